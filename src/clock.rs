@@ -51,7 +51,7 @@ pub struct Timer {
 
 /// A reading of both clocks at one moment.
 #[derive(Clone, Copy, Debug)]
-struct Reading {
+struct ClockSample {
     /// The time since the source began.
     elapsed: Duration,
     /// The wall clock, Unix nanoseconds.
@@ -63,7 +63,7 @@ enum Source {
     /// The system's clocks, since the moment when the source began. On Linux the monotonic one is `CLOCK_MONOTONIC`.
     System(Instant),
     #[cfg(test)]
-    Fake(Arc<Mutex<Reading>>),
+    Fake(Arc<Mutex<ClockSample>>),
 }
 
 impl Clock {
@@ -143,7 +143,7 @@ impl Clock {
 
     /// The step that was not noticed yet, in nanoseconds, and the shift after it; `None` if there is none.
     fn step(&self) -> Option<(i64, WallShift)> {
-        let Reading { elapsed, wall } = self.shared.source.both()?;
+        let ClockSample { elapsed, wall } = self.shared.source.both()?;
         let shift = WallShift::between(self.at(elapsed), Timestamp(wall));
         let step = shift.0.saturating_sub(self.shift().0);
         is_step(step).then_some((step, shift))
@@ -160,7 +160,7 @@ impl Clock {
     ///
     /// Must be called before anything keeps a time of this clock.
     pub fn resume(&self, last: Timestamp, shift: WallShift) {
-        let Reading { elapsed, wall } = self.shared.source.at_once();
+        let ClockSample { elapsed, wall } = self.shared.source.at_once();
         let behind = shift.wall(last).0.saturating_sub(wall);
         let is_back = is_step(i64::try_from(behind).unwrap_or(i64::MAX));
         let now = if is_back { last } else { last.max(shift.time(Timestamp(wall))) };
@@ -247,17 +247,17 @@ impl Source {
     }
 
     /// Reads both clocks at one moment; `None` if the thread was held up between them.
-    fn both(&self) -> Option<Reading> {
+    fn both(&self) -> Option<ClockSample> {
         let before = self.elapsed();
         let wall = self.wall();
         let elapsed = self.elapsed();
-        (elapsed.saturating_sub(before) < HELD_UP).then_some(Reading { elapsed, wall })
+        (elapsed.saturating_sub(before) < HELD_UP).then_some(ClockSample { elapsed, wall })
     }
 
     /// Reads both clocks at one moment, or as nearly so as it can if the thread is held up again and again.
-    fn at_once(&self) -> Reading {
+    fn at_once(&self) -> ClockSample {
         let reading = (0..100).find_map(|_| self.both());
-        reading.unwrap_or_else(|| Reading { elapsed: self.elapsed(), wall: self.wall() })
+        reading.unwrap_or_else(|| ClockSample { elapsed: self.elapsed(), wall: self.wall() })
     }
 }
 
@@ -282,14 +282,14 @@ fn seconds(nanos: i64) -> f64 {
 /// A clock that is set by hand.
 #[cfg(test)]
 #[derive(Clone, Debug)]
-pub(crate) struct Hand(Arc<Mutex<Reading>>);
+pub(crate) struct Hand(Arc<Mutex<ClockSample>>);
 
 #[cfg(test)]
 impl Hand {
     /// A clock that stands at `wall`, Unix seconds, and the hand that moves it.
     pub(crate) fn clock(wall: u64) -> (Clock, Self) {
         let wall = wall * 1_000_000_000;
-        let reading = Arc::new(Mutex::new(Reading { elapsed: Duration::ZERO, wall }));
+        let reading = Arc::new(Mutex::new(ClockSample { elapsed: Duration::ZERO, wall }));
         (Clock::of(Source::Fake(reading.clone())), Self(reading))
     }
 

@@ -83,7 +83,7 @@ struct Waiter {
 }
 
 /// A place in a line, which is left when this is dropped.
-struct Place<'r> {
+struct QueueSlot<'r> {
     room: &'r Arc<Fair>,
     requester: &'r Requester,
     number: u64,
@@ -132,7 +132,7 @@ impl Fair {
             if state.waiting > self.max_waiting {
                 state.displace();
             }
-            (Place { room: self, requester, number }, turn)
+            (QueueSlot { room: self, requester, number }, turn)
         };
         let entered = match timeout(max_wait, &mut granted).await {
             Ok(Ok(turn)) => Entered::Waited(turn),
@@ -236,7 +236,7 @@ impl Drop for Grant {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueueSlot<'_> {
     fn drop(&mut self) {
         let of = |waiters: &VecDeque<Waiter>| {
             waiters.iter().position(|waiter| waiter.number == self.number)

@@ -10,7 +10,7 @@ use prometheus::{Gauge, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use crate::clock::Clock;
 use crate::engine::assemble::AGES;
 use crate::engine::span::Timestamp;
-use crate::ingest::Tally;
+use crate::ingest::RequestCounts;
 use crate::registry::{Registry, metrics};
 use crate::vital::Vital;
 
@@ -186,7 +186,7 @@ impl Health {
     }
 
     /// Counts the items of one request; `transport` is `grpc`, `http` or `kafka`, `encoding` is `protobuf` or `json`.
-    pub fn received(&self, transport: &str, encoding: &str, tally: &Tally) {
+    pub fn received(&self, transport: &str, encoding: &str, tally: &RequestCounts) {
         let labels = [transport, encoding];
         self.requests.spans.with_label_values(&labels).inc_by(tally.spans);
         self.requests.logs.with_label_values(&labels).inc_by(tally.logs);
@@ -443,7 +443,7 @@ mod tests {
     #[test]
     fn a_request_is_counted_with_what_became_of_it() {
         let health = Health::new(Timestamp(1_500_000_000)).unwrap();
-        let mut tally = Tally { spans: 3, ..Tally::default() };
+        let mut tally = RequestCounts { spans: 3, ..RequestCounts::default() };
         tally.rejected.insert("invalid_trace_id", 1);
         health.received("grpc", "protobuf", &tally);
         health.refused("too_large");

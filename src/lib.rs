@@ -22,7 +22,6 @@ pub mod fleet;
 pub mod health;
 pub mod ingest;
 pub mod judge;
-mod lines;
 pub mod memory;
 pub mod outbound;
 pub mod reference;
@@ -33,6 +32,7 @@ mod runbook;
 pub mod secret;
 pub mod store;
 pub mod telemetry;
+mod tenant_queue;
 mod vital;
 pub mod webhook;
 

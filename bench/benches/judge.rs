@@ -10,8 +10,8 @@ use std::env;
 use std::sync::Arc;
 
 use agentgauge::engine::assemble::texts::SpanBatch;
-use agentgauge::engine::assemble::{Assemble, Learned};
-use agentgauge::engine::judging::Attention;
+use agentgauge::engine::assemble::{Assembler, Learned};
+use agentgauge::engine::judging::JudgeAvailability;
 use agentgauge::engine::options::{AssembleOptions, ConventionOptions, CostOptions, LoopOptions};
 use agentgauge::engine::span::Timestamp;
 use agentgauge::engine::tenants::Shares;
@@ -87,14 +87,14 @@ fn pass(case: &str, requests: &[Vec<u8>]) -> Vec<Transcript> {
     let (idle, horizon) = (assemble.trace_idle, assemble.late_horizon);
     let mut known = Learned::new(&assemble, Shares::default());
     let mut stage =
-        Assemble::new(assemble, LoopOptions::default(), &CostOptions::default()).judging(rules);
+        Assembler::new(assemble, LoopOptions::default(), &CostOptions::default()).judging(rules);
     stage.attend(match case {
-        "full" => Attention::Full(Arc::new([0].into())),
-        "away" => Attention::Away,
-        _ => Attention::Reads,
+        "full" => JudgeAvailability::Full(Arc::new([0].into())),
+        "away" => JudgeAvailability::Away,
+        _ => JudgeAvailability::Available,
     });
     let mut asked = Vec::new();
-    let mut drain = |stage: &mut Assemble, now| {
+    let mut drain = |stage: &mut Assembler, now| {
         stage.handle_timeout(now, &known);
         drop(divan::black_box(stage.drain(&known)));
         known.learn(stage.lessons());

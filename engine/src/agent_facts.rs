@@ -9,13 +9,13 @@ use super::counters::{Counted, Counter, Counters};
 use super::distributions::Distribution;
 use super::explained::TraceExplanation;
 use super::facts::{AgentKey, ScopedId, ScoreHistogram, SessionFacts, Silences, SubAgent};
-use super::few::Few;
 use super::judging::JudgeRules;
 use super::limits::RunLimit;
 use super::loops::LoopLabels;
 use super::math::Quanta;
 use super::predict::{KnownRun, Learned, Population, Ranking, Rankings, Spread, TaskRuns};
 use super::run_scores::{self, AgentRuns, RunScores};
+use super::small_map::SmallMap;
 use super::span::Timestamp;
 use super::view::{
     AgentName, AgentView, ScoreValue, SessionView, SubAgentView, TokensView, VerdictsView,
@@ -38,7 +38,7 @@ pub struct AgentFacts {
     /// How long its traces are silent.
     pub silences: Silences,
     /// Distributions of what its traces took.
-    pub distributions: Few<Distribution, ScoreHistogram>,
+    pub distributions: SmallMap<Distribution, ScoreHistogram>,
     /// Sessions in which a loop goes on; one with loops of several kinds is in several.
     pub sessions_looping: BTreeMap<LoopLabels, u64>,
     /// Sessions in which a loop goes on that is known by more than names, each once.
@@ -46,11 +46,11 @@ pub struct AgentFacts {
     /// Sessions that go on over a limit, or have a trace that does.
     pub sessions_over_limit: BTreeMap<RunLimit, u64>,
     /// Scores of open sessions, by score.
-    pub open_sessions: Few<&'static str, ScoreHistogram>,
+    pub open_sessions: SmallMap<&'static str, ScoreHistogram>,
     /// Scores of closed sessions, by score.
-    pub closed_sessions: Few<&'static str, ScoreHistogram>,
+    pub closed_sessions: SmallMap<&'static str, ScoreHistogram>,
     /// Scores of traces, by signal.
-    pub trace_signals: Few<Cow<'static, str>, ScoreHistogram>,
+    pub trace_signals: SmallMap<Cow<'static, str>, ScoreHistogram>,
     /// Scores over runs, by window (`all`, `5m`, ..., `last_50`).
     pub run_scores: BTreeMap<String, RunScores>,
     /// Runs held.
@@ -64,7 +64,7 @@ pub struct AgentFacts {
     /// Sessions of which the outcome is known.
     pub known_runs: Arc<[KnownRun]>,
     /// Its sessions by window (`all`, `5m`, `1h`, ...).
-    pub populations: Few<Arc<str>, Population>,
+    pub populations: SmallMap<Arc<str>, Population>,
     /// What the API shows, but for the name, the verdicts and what is learned.
     pub view: AgentView,
     /// What is learned from all of this, once somebody asks for it.
@@ -221,7 +221,7 @@ impl AgentFacts {
     pub(super) fn describe(
         &self,
         all: &WindowView,
-        windows: Few<Arc<str>, WindowView>,
+        windows: SmallMap<Arc<str>, WindowView>,
     ) -> AgentView {
         let counter = |family: Counter, labels: &[&str]| -> Option<u64> {
             let both = [&self.counters, &self.earlier];

@@ -36,8 +36,8 @@ macro_rules! distributions {
                 }
             }
 
-            fn of(self, taken: &Resources) -> Option<u64> {
-                let of: fn(&Resources) -> Option<u64> = match self {
+            fn of(self, taken: &TraceUsage) -> Option<u64> {
+                let of: fn(&TraceUsage) -> Option<u64> = match self {
                     $(Self::$distribution => $of,)*
                 };
                 of(taken)
@@ -72,7 +72,7 @@ distributions! {
 
 /// What a trace took, and what of that is known.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Resources {
+pub struct TraceUsage {
     /// The amounts.
     pub usage: Usage,
     /// Whether some of its tokens are known.
@@ -87,7 +87,7 @@ pub struct Distributions(Vec<ScoreHistogram>);
 
 impl Distributions {
     /// Adds a trace.
-    pub fn observe(&mut self, taken: &Resources) {
+    pub fn observe(&mut self, taken: &TraceUsage) {
         self.0.resize(Distribution::ALL.len(), ScoreHistogram::default());
         for (distribution, held) in Distribution::ALL.iter().zip(&mut self.0) {
             let Some(value) = distribution.of(taken) else { continue };
@@ -117,8 +117,8 @@ mod tests {
         let mut distributions = Distributions::default();
         let sums = UsageSums { model_calls: 2, tokens: 7, ..UsageSums::default() };
         let usage = Usage { sums, nanos: SECOND + 1, ..Usage::default() };
-        distributions.observe(&Resources { usage, ..Resources::default() });
-        distributions.observe(&Resources { usage, tells_tokens: true, ..Resources::default() });
+        distributions.observe(&TraceUsage { usage, ..TraceUsage::default() });
+        distributions.observe(&TraceUsage { usage, tells_tokens: true, ..TraceUsage::default() });
         let told: Vec<_> = distributions.message().collect();
         let counts: Vec<_> = told.iter().map(|(of, held)| (*of, held.count)).collect();
         let [duration, model_calls] = [Distribution::Duration, Distribution::ModelCalls];

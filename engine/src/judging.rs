@@ -40,21 +40,21 @@ pub struct JudgeRules {
 
 /// Whether a judge reads requests. Texts are kept for it only if it does.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub enum Attention {
+pub enum JudgeAvailability {
     /// It reads all requests.
     #[default]
-    Reads,
+    Available,
     /// Its queue is full: it would throw away a request about a trace of these tenants, who have used up their shares.
     Full(Arc<BTreeSet<TenantHash>>),
     /// It makes no calls.
     Away,
 }
 
-impl Attention {
+impl JudgeAvailability {
     /// Whether it reads requests about a tenant's traces.
     pub fn reads(&self, tenant: TenantHash) -> bool {
         match self {
-            Self::Reads => true,
+            Self::Available => true,
             Self::Full(tenants) => !tenants.contains(&tenant),
             Self::Away => false,
         }
@@ -76,7 +76,7 @@ pub struct JudgeRequest {
     pub rubrics: Vec<RubricRequest>,
     /// Its texts; empty if `unread`.
     pub transcript: Transcript,
-    /// Whether the judge does not read this request; see [`Attention`].
+    /// Whether the judge does not read this request; see [`JudgeAvailability`].
     pub unread: bool,
     /// Answers that an earlier process got, by question; these questions are not asked again.
     pub answered: BTreeMap<String, String>,
@@ -178,7 +178,7 @@ impl JudgeRequest {
 impl JudgeRules {
     /// Whether a trace with this root is unsampled: it is not judged unless a model call failed, it has a loop, or it fails an
     /// expectation. The root of most traces is the last span, so their texts are held no longer than it takes to read a request.
-    pub fn passes_over(&self, root: &Span) -> bool {
+    pub fn leaves_unsampled(&self, root: &Span) -> bool {
         let (None, Some(session), false) = (root.parent, &root.session, root.failed) else {
             return false;
         };

@@ -41,7 +41,7 @@ pub struct UsageSums {
 named! {
     /// The kind of run that a limit is for.
     #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-    pub enum Run {
+    pub enum LimitScope {
         /// One trace.
         Trace = "trace",
         /// All traces of a session that are held.
@@ -143,9 +143,9 @@ macro_rules! limits {
             }
 
             /// What it is of.
-            pub const fn run(self) -> Run {
+            pub const fn run(self) -> LimitScope {
                 match self {
-                    $(Self::$limit => Run::$run,)*
+                    $(Self::$limit => LimitScope::$run,)*
                 }
             }
 
@@ -249,7 +249,7 @@ impl Limits {
     pub fn exceeded(
         &self,
         agent: &AgentKey,
-        run: Run,
+        run: LimitScope,
         usage: &Usage,
     ) -> impl Iterator<Item = Exceeded> {
         let LimitValues(most) = self.of(agent);
@@ -388,7 +388,7 @@ mod tests {
         let limits = options.limits();
         let over = |name: &str, usage: Usage| -> Vec<(&str, f64, f64)> {
             let agent = agent(name);
-            let found = limits.exceeded(&agent, Run::Trace, &usage);
+            let found = limits.exceeded(&agent, LimitScope::Trace, &usage);
             found
                 .map(|found| {
                     let shown = |units| found.limit.shown(units);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::agent_facts::{AgentFacts, look_at_session};
 use super::agents::Agents;
 use super::assemble::texts::SpanBatch;
-use super::assemble::{Assemble, Input, Learned};
+use super::assemble::{Assembler, Input, Learned};
 use super::detect::DropOptions;
 use super::drift::DriftOptions;
 use super::embedding::Embedded;
@@ -18,7 +18,7 @@ use super::expect::Suite;
 use super::facts::{AgentKey, TraceFacts};
 use super::judging::{JudgeReply, JudgeRules};
 use super::options::{AgentOptions, AssembleOptions, CostOptions, LoopOptions, SessionOptions};
-use super::resolve::Resolve;
+use super::resolve::ResponseIndex;
 use super::route::{Route, Takers};
 use super::score::ars::ArsOptions;
 use super::score::princeton::TaskOptions;
@@ -64,9 +64,9 @@ pub struct Stages {
     /// The shard of each thing.
     pub route: Route,
     /// Traces of response ids, and reports that wait for one.
-    pub resolve: Resolve,
+    pub resolve: ResponseIndex,
     /// Stage 1, by shard.
-    pub assemble: Vec<Assemble>,
+    pub assemble: Vec<Assembler>,
     /// What the shards of stage 1 have learned.
     pub learned: Learned,
     /// Stage 2, by shard.
@@ -82,8 +82,8 @@ pub struct Stages {
 /// The stages in one thread, one after the other.
 pub struct Pipeline {
     route: Route,
-    resolve: Resolve,
-    assemble: Vec<Assemble>,
+    resolve: ResponseIndex,
+    assemble: Vec<Assembler>,
     learned: Learned,
     sessions: Vec<Sessions>,
     // Invariant: one for each shard of `sessions`.
@@ -98,8 +98,8 @@ pub struct Pipeline {
 
 impl EngineOptions {
     /// A shard of stage 1, empty.
-    pub fn assemble_stage(&self) -> Assemble {
-        Assemble::new(self.assemble.clone(), self.loops.clone(), &self.cost)
+    pub fn assemble_stage(&self) -> Assembler {
+        Assembler::new(self.assemble.clone(), self.loops.clone(), &self.cost)
             .scoped_by(self.session.scope)
             .shared_by(self.shares.clone())
             .expecting(self.expected.clone())
@@ -130,7 +130,7 @@ impl Pipeline {
         let shards = 0..route.shards();
         Self {
             route,
-            resolve: Resolve::new(
+            resolve: ResponseIndex::new(
                 options.assemble.max_waiting_reports,
                 options.assemble.report_wait,
                 options.shares.clone(),
@@ -224,7 +224,7 @@ impl Pipeline {
 
     /// The next moment at which a timer fires.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        let stages = self.assemble.iter().map(Assemble::poll_timeout);
+        let stages = self.assemble.iter().map(Assembler::poll_timeout);
         stages
             .chain(self.sessions.iter().map(Sessions::poll_timeout))
             .chain([self.resolve.poll_timeout(), self.agents.poll_timeout()])
@@ -276,10 +276,10 @@ impl Pipeline {
     /// The stages with all that they hold. Counters belong to a process, so they begin at zero.
     pub fn into_stages(mut self, now: Timestamp) -> Stages {
         // Updates that could wait are told before counters begin.
-        self.assemble.iter_mut().for_each(Assemble::tell_all);
+        self.assemble.iter_mut().for_each(Assembler::tell_all);
         self.flow(now);
         self.resolve.restart_counts();
-        self.assemble.iter_mut().for_each(Assemble::restart_counts);
+        self.assemble.iter_mut().for_each(Assembler::restart_counts);
         self.learned.restart_counts();
         for stage in &mut self.sessions {
             stage.restart_counts();
@@ -295,7 +295,9 @@ impl Pipeline {
     }
 
     /// The stages whose state is written to snapshots.
-    pub fn lasting(&mut self) -> (&mut Resolve, &mut [Assemble], &mut [Sessions], &mut Agents) {
+    pub fn lasting(
+        &mut self,
+    ) -> (&mut ResponseIndex, &mut [Assembler], &mut [Sessions], &mut Agents) {
         (&mut self.resolve, &mut self.assemble, &mut self.sessions, &mut self.agents)
     }
 
@@ -362,7 +364,7 @@ impl Pipeline {
             drop((stage.requests(), stage.embed_requests()));
         }
         // After all shards, so that none knows more than another.
-        let lessons = self.assemble.iter_mut().map(Assemble::lessons);
+        let lessons = self.assemble.iter_mut().map(Assembler::lessons);
         lessons.for_each(|lessons| self.learned.learn(lessons));
         for (stage, session_store) in self.sessions.iter_mut().zip(&mut self.session_stores) {
             for update in stage.drain() {

@@ -19,7 +19,7 @@ type Key = (TenantHash, IdHash);
 
 /// The traces of response ids, and the reports that wait for one.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct Resolve {
+pub struct ResponseIndex {
     #[serde(skip)]
     max: usize,
     #[serde(skip)]
@@ -56,7 +56,7 @@ struct Indexed {
     times: u32,
 }
 
-impl Resolve {
+impl ResponseIndex {
     /// Remembers the last `max` response ids, and lets as many reports wait, each for `wait`.
     pub fn new(max: usize, wait: Duration, shares: Shares) -> Self {
         Self {
@@ -144,7 +144,7 @@ impl Resolve {
     fn make_room(&mut self) {
         let held = |(tenant, ids): (&TenantHash, &ResponseIds)| (*tenant, ids.seen.len());
         while self.held > self.max
-            && let Some(tenant) = self.shares.greediest(self.by_tenant.iter().map(held))
+            && let Some(tenant) = self.shares.most_over_share(self.by_tenant.iter().map(held))
             && let Some(ids) = self.by_tenant.get_mut(&tenant)
         {
             ids.forget_oldest();
@@ -215,8 +215,8 @@ mod tests {
         }
     }
 
-    fn resolve(max: usize) -> Resolve {
-        Resolve::new(max, Duration::from_secs(1), Shares::default())
+    fn resolve(max: usize) -> ResponseIndex {
+        ResponseIndex::new(max, Duration::from_secs(1), Shares::default())
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn the_ids_seen_last_are_remembered_whenever_they_are_asked_for() {
         let trace = |number| TraceId([number; 16]);
-        let target = |resolve: &mut Resolve, id: &str| {
+        let target = |resolve: &mut ResponseIndex, id: &str| {
             resolve.report(report(id), Timestamp(0)).map(|report| report.target)
         };
         for asks_at_once in [false, true] {

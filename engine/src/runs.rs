@@ -161,7 +161,7 @@ pub fn is_about_runs(name: &str) -> bool {
 
 /// Whether the outcome that somebody other than our judge told is a success: that of the last report, else what the trace
 /// itself says. `None` if nobody told one.
-pub fn told_outcome(reported: &[ReportedScore], attempt: Option<&Attempt>) -> Option<bool> {
+pub fn reported_outcome(reported: &[ReportedScore], attempt: Option<&Attempt>) -> Option<bool> {
     let told = reported.iter().filter(|score| {
         OUTCOMES.contains(&score.name.as_str()) && score.source == Source::Reported
     });
@@ -663,7 +663,7 @@ mod tests {
         assert_eq!(run.success, Some(false));
         let scores: Vec<ReportedScore> =
             [graded(false, 1), graded(true, 2)].iter().map(ReportedScore::from).collect();
-        assert_eq!(told_outcome(&scores, None), Some(true));
+        assert_eq!(reported_outcome(&scores, None), Some(true));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::math::Quanta;
 use super::saved::{self, Name};
 
 /// The scope of spans that are made of log records; the name of a scope has this hash by chance alone.
-pub const TOLD_BY_RECORD: u64 = 0x7265_636f_7264_6564;
+pub const RECORD_SCOPE: u64 = 0x7265_636f_7264_6564;
 
 /// The name of the span by which an agent reports that it is in a loop.
 pub const REPORTED_LOOP: &str = "agentgauge.loop_detected";
@@ -536,7 +536,7 @@ impl Report {
 impl Span {
     /// Whether it was made of a log record and its trace is a turn that log records tell of.
     pub(super) fn is_of_turn(&self) -> bool {
-        self.scope == TOLD_BY_RECORD && self.trace_id.session_of_turn().is_some()
+        self.scope == RECORD_SCOPE && self.trace_id.session_of_turn().is_some()
     }
 }
 

@@ -111,7 +111,10 @@ impl Shares {
 
     /// The tenant that has the most in proportion to its share; of several, the one with the greatest hash.
     #[expect(clippy::cast_precision_loss, reason = "counts of things in memory")]
-    pub fn greediest(&self, held: impl Iterator<Item = (TenantHash, usize)>) -> Option<TenantHash> {
+    pub fn most_over_share(
+        &self,
+        held: impl Iterator<Item = (TenantHash, usize)>,
+    ) -> Option<TenantHash> {
         let parts = held.map(|(tenant, count)| (count as f64 / self.of(tenant), tenant));
         let most = parts.max_by(|(one, a), (other, b)| one.total_cmp(other).then(a.cmp(b)));
         most.map(|(_, tenant)| tenant)
@@ -168,12 +171,12 @@ impl TenantCounts {
         let count = |tenant| self.by_tenant.get(&tenant).copied().unwrap_or(0);
         let others = self.by_tenant.iter().filter(|(tenant, _)| **tenant != newcomer);
         let others = others.map(|(tenant, count)| (*tenant, *count));
-        shares.greediest(others.chain([(newcomer, count(newcomer) + 1)]))
+        shares.most_over_share(others.chain([(newcomer, count(newcomer) + 1)]))
     }
 
     /// The tenant that has the most in proportion to its share, and has to make room at the bound.
-    pub fn greediest(&self, shares: &Shares) -> Option<TenantHash> {
-        shares.greediest(self.by_tenant.iter().map(|(tenant, count)| (*tenant, *count)))
+    pub fn most_over_share(&self, shares: &Shares) -> Option<TenantHash> {
+        shares.most_over_share(self.by_tenant.iter().map(|(tenant, count)| (*tenant, *count)))
     }
 }
 
@@ -199,8 +202,8 @@ mod tests {
     fn who_has_the_most_of_its_share_makes_room() {
         let options = TenantOptions { share: 0.25, shares: [("bank".to_owned(), 0.5)].into() };
         let (shares, bank) = (options.shares(1), tenant_hash(Some("bank")));
-        assert_eq!(shares.greediest([(bank, 11), (7, 6)].into_iter()), Some(7));
-        assert_eq!(shares.greediest([(bank, 13), (7, 6)].into_iter()), Some(bank));
-        assert_eq!(shares.greediest([].into_iter()), None);
+        assert_eq!(shares.most_over_share([(bank, 11), (7, 6)].into_iter()), Some(7));
+        assert_eq!(shares.most_over_share([(bank, 13), (7, 6)].into_iter()), Some(bank));
+        assert_eq!(shares.most_over_share([].into_iter()), None);
     }
 }

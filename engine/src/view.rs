@@ -10,10 +10,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::facts::{AgentKey, AgentParts, Effort, ScopedId, StepKind, SubAgent};
-use super::few::Few;
 use super::limits::Exceeded;
 use super::loops::{Evidence, LoopKind, Severity};
 use super::math::{Quanta, ratio};
+use super::small_map::SmallMap;
 use super::span::Guardrail;
 
 /// The whole document: `{"sessions": [...], "agents": [...]}`.
@@ -505,7 +505,7 @@ pub struct AgentView {
     /// Dollars spent.
     pub cost_usd: Option<f64>,
     /// Scores by window (`5m`, `1h`, ..., `last_50`), where there are any.
-    pub windows: Few<Arc<str>, WindowView>,
+    pub windows: SmallMap<Arc<str>, WindowView>,
     /// Every score over runs, by the name of its family without `agentgauge_agent_` and `_score`; only what exists.
     /// All are in `[0,1]`. `pass_hat_k` is an object by k.
     pub scores: BTreeMap<String, ScoreValue>,
@@ -785,5 +785,5 @@ pub struct WindowView {
     /// The greatest risk.
     pub max_risk: Option<f64>,
     /// Means of the signals.
-    pub signals: Few<Cow<'static, str>, f64>,
+    pub signals: SmallMap<Cow<'static, str>, f64>,
 }

@@ -105,8 +105,9 @@ impl<S: Subject> Waiting<S> {
         let mut dropped = 0;
         while self.reports.len() > self.max {
             let held = self.by_tenant.iter().map(|(tenant, places)| (*tenant, places.len()));
-            let greediest = shares.greediest(held).and_then(|tenant| self.by_tenant.get(&tenant));
-            let Some(oldest) = greediest.and_then(BTreeSet::first).copied() else { break };
+            let most_over_share =
+                shares.most_over_share(held).and_then(|tenant| self.by_tenant.get(&tenant));
+            let Some(oldest) = most_over_share.and_then(BTreeSet::first).copied() else { break };
             self.remove(oldest);
             dropped += 1;
         }

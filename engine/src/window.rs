@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::facts::{LastTrace, Level, PaneSum};
-use super::few::Few;
 use super::math::{Quanta, ratio};
 use super::predict::{EffortSums, Population};
 use super::score::agent_consistency::AgentConsistency;
 use super::score::agent_reliability::reliability;
 use super::score::risk::FLAG_OVER;
+use super::small_map::SmallMap;
 use super::span::Timestamp;
 use super::view::WindowView;
 
@@ -36,7 +36,7 @@ pub struct Window {
     levels: BTreeMap<i32, u64>,
     judged_levels: BTreeMap<i32, u64>,
     consistency: AgentConsistency,
-    signals: Few<Cow<'static, str>, (u64, i128)>,
+    signals: SmallMap<Cow<'static, str>, (u64, i128)>,
     efforts: EffortSums,
 }
 

@@ -90,7 +90,7 @@ pub fn run(
     let mut process = Process { environment, out, err };
     let command = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli.command.unwrap_or(Command::Serve(cli.serve)),
-        Err(error) => return refuse(&error, &mut process),
+        Err(error) => return print_usage(&error, &mut process),
     };
     let result = match command {
         Command::Serve(serve) => serve.run(&mut process),
@@ -115,7 +115,6 @@ pub fn run(
     }
 }
 
-/// Prints clap's message and returns the exit code: help and version are no errors, and for the rest clap itself would exit with 2.
 /// The runtime of a daemon.
 fn runtime() -> Result<Runtime, CliError> {
     tokio::runtime::Builder::new_multi_thread()
@@ -126,7 +125,8 @@ fn runtime() -> Result<Runtime, CliError> {
         .map_err(CliError::Runtime)
 }
 
-fn refuse(error: &clap::Error, process: &mut Process<'_>) -> u8 {
+/// Prints clap's message and returns the exit code: help and version are no errors, and for the rest clap itself would exit with 2.
+fn print_usage(error: &clap::Error, process: &mut Process<'_>) -> u8 {
     let text = error.render();
     if error.use_stderr() {
         let _ = write!(process.err, "{text}");

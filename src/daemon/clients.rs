@@ -40,11 +40,11 @@ impl Clients {
         paid: Vec<(u64, Quanta)>,
         board: &Arc<Board>,
     ) -> Result<(Self, Option<Handle>, Option<embed::Handle>), StartError> {
-        let (scores_out, told) = scores_out(config, health)?.unzip();
+        let (sender, scores) = scores_out(config, health)?.unzip();
         let metrics_out = metrics_out(config, clock, health, board)?;
-        let (judge, judging) = judge(config, clock, health, told, paid)?.unzip();
+        let (judge, judging) = judge(config, clock, health, scores, paid)?.unzip();
         let (embedder, embedding) = embedder(config, clock, health)?.unzip();
-        Ok((Self { judge, embedder, scores_out, metrics_out }, judging, embedding))
+        Ok((Self { judge, embedder, scores_out: sender, metrics_out }, judging, embedding))
     }
 
     /// Starts the clients; their answers go to `router`, as requests do.
@@ -69,7 +69,7 @@ fn judge(
     config: &Config,
     clock: &Clock,
     health: &Health,
-    told: Option<mpsc::Sender<Score>>,
+    scores_out: Option<mpsc::Sender<Score>>,
     paid: Vec<(u64, Quanta)>,
 ) -> Result<Option<(Judge, Handle)>, StartError> {
     let options = &config.judge;
@@ -83,7 +83,7 @@ fn judge(
         empty_is_one: config.session.empty_score == EmptyScore::One,
         clock: clock.clone(),
         registry: health.registry(),
-        told,
+        scores_out,
         paid,
         shares: config.tenants.shares(config.known_tenants()),
     };

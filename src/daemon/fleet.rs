@@ -10,8 +10,8 @@ use super::security::ListenerSecurity;
 use super::tasks::assemble::offer;
 use super::tasks::sessions::tell;
 use super::{
-    Check, Daemon, Listeners, SessionQuery, StartError, Work, ended, exporter, opener, receiver,
-    source, upkeep, webhook,
+    Check, Daemon, Listeners, SessionQuery, StartError, Work, background, ended, exporter, opener,
+    receiver, source, webhook,
 };
 use crate::access::Listener;
 use crate::clock::Clock;
@@ -22,7 +22,7 @@ use crate::engine::sessions::NoSessionStore;
 use crate::export::board::Board;
 use crate::fleet::{FleetError, Gateway, InstanceParts, Role, WAITING, Workers};
 use crate::health::Health;
-use crate::ingest::kafka::{Unwatched, Watch};
+use crate::ingest::kafka::{SourceMetrics, WithoutMetrics};
 use crate::ingest::{grpc, http};
 
 /// The options of the stages, with what the judge and the embedder want.
@@ -44,7 +44,7 @@ pub(super) async fn start(
     let security = ListenerSecurity::open(config, &health)?;
     let (bound, listeners) = Listeners::bind(config, &security).await?;
     let board = Arc::new(Board::new(config.api));
-    upkeep::begin(&board, config.api.history_step, clock.clone(), &health.vital);
+    background::begin(&board, config.api.history_step, clock.clone(), &health.vital);
     let (shutdown, stopping) = watch::channel(false);
     let open = opener(security, config, &health, &stopping);
     let query = SessionQuery::default();
@@ -113,7 +113,7 @@ pub(super) async fn start(
 /// The gateway, which only shows whether it is ready if this instance listens: otherwise it is there for answers of the judge and embeddings.
 fn gateway(config: &Config, workers: &Workers) -> Result<Gateway, FleetError> {
     let Config { kafka, fleet, .. } = config;
-    let watch: Arc<dyn Watch> =
-        if fleet.has(Role::Gateway) { workers.watch_gateway() } else { Arc::new(Unwatched) };
+    let watch: Arc<dyn SourceMetrics> =
+        if fleet.has(Role::Gateway) { workers.watch_gateway() } else { Arc::new(WithoutMetrics) };
     Ok(Gateway::new(kafka, &fleet.prefix, fleet.partitions, watch)?)
 }

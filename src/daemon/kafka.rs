@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::{Check, StartError, stopped};
 use crate::health::Health;
-use crate::ingest::kafka::{KafkaOptions, Source, Watch};
+use crate::ingest::kafka::{KafkaOptions, Source, SourceMetrics};
 use crate::ingest::{Receiver, Sink};
 use crate::registry::{Registry, metrics};
 
@@ -108,7 +108,7 @@ impl Gauges {
     }
 }
 
-impl Watch for Gauges {
+impl SourceMetrics for Gauges {
     fn applied(&self, topic: &str) {
         self.families.applied.with_label_values(&[topic]).inc();
     }

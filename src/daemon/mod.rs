@@ -1,5 +1,6 @@
 //! The daemon: wiring only. The one place that names every stage.
 
+mod background;
 mod check;
 mod clients;
 mod durable;
@@ -18,7 +19,6 @@ mod store_metrics;
 mod tasks;
 #[cfg(test)]
 mod tests;
-mod upkeep;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +52,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::expect::Expectations;
 use crate::config::key;
-use crate::engine::assemble::Assemble;
+use crate::engine::assemble::Assembler;
 use crate::engine::expect::Suite;
 use crate::engine::facts::Barrier;
 use crate::engine::math::Quanta;
@@ -65,7 +65,7 @@ use crate::fleet::Role;
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
 use crate::ingest::server::{Event, serve};
-use crate::ingest::{Observe, Receiver, Sink, Tally, grpc, http};
+use crate::ingest::{Observe, Receiver, RequestCounts, Sink, grpc, http};
 use crate::telemetry::Telemetry;
 use crate::webhook::{self, SavedPace, Webhook};
 
@@ -168,7 +168,7 @@ impl Daemon {
         let (bound, Listeners { grpc, otlp, http }) = Listeners::bind(config, &security).await?;
         let board = Arc::new(Board::new(config.api));
         // Upkeep is not among the tasks that are waited for: it ends when the board is dropped.
-        upkeep::begin(&board, config.api.history_step, clock.clone(), &health.vital);
+        background::begin(&board, config.api.history_step, clock.clone(), &health.vital);
         let (shutdown, stopping) = watch::channel(false);
         let late_router = LateRouter::default();
         let receiver = receiver(config, late_router.clone(), &clock, &health);
@@ -185,9 +185,9 @@ impl Daemon {
         let (mut stages, recovered) =
             recover(config, expected.suites.into(), &clock, &health).await?;
         let paid: Vec<(u64, Quanta)> =
-            stages.assemble.iter().flat_map(Assemble::paid_to_judge).collect();
+            stages.assemble.iter().flat_map(Assembler::paid_to_judge).collect();
         let lost_records = recovered.as_ref().map_or(0, Recovered::lost_records);
-        let keep = || upkeep::keep_history(config, &board, &clock, &health, stopping.clone());
+        let keep = || background::keep_history(config, &board, &clock, &health, stopping.clone());
         let keeping = recovered.as_ref().map(|_| keep()).transpose()?;
         let pace = recovered.as_ref().map(Recovered::pace).unwrap_or_default();
         let (durable, snapshots) = recovered.map(|it| it.start(config)).transpose()?.unzip();
@@ -210,8 +210,8 @@ impl Daemon {
         let (router, mut tasks, flushed) =
             spawn(stages, config.engine.channel_capacity, &board, &common, durable)?;
         tasks.extend(keeping);
-        let tell = |webhook: Webhook| webhook.run(ended(stopping.clone()));
-        tasks.extend(webhook.map(|it| health.vital.spawn("the webhook", tell(it))));
+        let run = |webhook: Webhook| webhook.run(ended(stopping.clone()));
+        tasks.extend(webhook.map(|it| health.vital.spawn("the webhook", run(it))));
         let epoch = Arc::new(AtomicU64::new(0));
         let stored = snapshots.as_ref().map(Snapshots::check);
         let snapshots = snapshots.map(|snapshots| {
@@ -491,7 +491,7 @@ fn webhook(
 }
 
 impl Observe for Health {
-    fn received(&self, transport: &'static str, encoding: &'static str, tally: &Tally) {
+    fn received(&self, transport: &'static str, encoding: &'static str, tally: &RequestCounts) {
         Self::received(self, transport, encoding, tally);
     }
 
@@ -541,7 +541,7 @@ fn opener(
         let answers = security.guard(name, listener.local_addr().ok(), answers, &health);
         let port = security.port(name, listener);
         let stop = stopped(stopping.clone());
-        let serving = serve(port, answers, options.clone(), tell(&health), stop);
+        let serving = serve(port, answers, options.clone(), count_events(&health), stop);
         health.vital.spawn("a listener", serving)
     }
 }
@@ -556,14 +556,14 @@ fn exporter(
 ) -> Result<Exporter<SessionQuery>, StartError> {
     let gathered = health.clone();
     let gather = Arc::new(move || gathered.registry().gather());
-    let (detail, wall) = (config.metrics.detail, upkeep::wall(clock));
+    let (detail, wall) = (config.metrics.detail, background::wall(clock));
     let (cut, full) = (counted(health, Health::cut), counted(health, Health::limit_reached));
     let mut exporter = Exporter::new(board.clone(), gather, query.clone(), detail, wall).counting(
         config.server.read_timeout,
         cut,
         full,
     );
-    exporter.alert_source = upkeep::alert_source(config)?;
+    exporter.alert_source = background::alert_source(config)?;
     exporter.max_name_bytes = config.convention.max_name_bytes;
     Ok(exporter)
 }
@@ -575,7 +575,7 @@ fn counted(health: &Arc<Health>, count: fn(&Health, &str)) -> Count {
 }
 
 /// A callback by which listeners count events of connections in the metrics.
-fn tell(health: &Arc<Health>) -> impl Fn(Event) + Send + Sync + 'static {
+fn count_events(health: &Arc<Health>) -> impl Fn(Event) + Send + Sync + 'static {
     let health = Arc::clone(health);
     move |event| match event {
         Event::Full => health.limit_reached("server_connections"),

@@ -18,7 +18,7 @@ use crate::engine::facts::SessionId;
 use crate::engine::route::Route;
 #[cfg(feature = "kafka")]
 use crate::engine::sessions::NoSessionStore;
-use crate::engine::sessions::{Found, Place, SessionStore, Sessions, Wanted};
+use crate::engine::sessions::{Found, ListPosition, SessionStore, Sessions, Wanted};
 use crate::engine::span::TraceId;
 use crate::export::query::{ListRequest, Listing, Query};
 #[cfg(feature = "kafka")]
@@ -207,14 +207,14 @@ impl SessionQuery {
 /// The sessions of a list that were found so far.
 #[derive(Debug, Default)]
 struct ShardList {
-    first: BTreeSet<Place>,
+    first: BTreeSet<ListPosition>,
     total: u64,
     /// Whether sessions may be missing: some are evicted, or a shard did not answer.
     partial: bool,
 }
 
 impl ShardList {
-    fn keep_first(&mut self, places: BTreeSet<Place>, most: usize) {
+    fn keep_first(&mut self, places: BTreeSet<ListPosition>, most: usize) {
         self.first.extend(places);
         while self.first.len() > most {
             self.first.pop_last();
@@ -263,7 +263,8 @@ impl Query for SessionQuery {
         })
         .await;
         let ShardList { first, total, partial } = list;
-        let page: Vec<_> = first.into_iter().skip(request.offset).map(Place::session).collect();
+        let page: Vec<_> =
+            first.into_iter().skip(request.offset).map(ListPosition::session).collect();
         let (rows, all) = self.rows(&page).await;
         Listing { rows, total, partial: partial || !all }
     }

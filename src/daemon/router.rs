@@ -10,7 +10,7 @@ use super::durable::{Answers, Durable, section};
 use super::tasks::{ShardBatch, ToAgents, ToAssemble, ToSessions};
 use crate::engine::assemble::{Input, Learned};
 use crate::engine::facts::Barrier;
-use crate::engine::resolve::Resolve;
+use crate::engine::resolve::ResponseIndex;
 use crate::engine::route::{Route, Takers};
 use crate::engine::span::{Report, Span, Timestamp};
 use crate::ingest::{Batch, LeftOut, Overloaded, Sink};
@@ -26,7 +26,7 @@ pub struct Router {
     pub(super) assemble: Vec<mpsc::Sender<ToAssemble>>,
     pub(super) sessions: Vec<mpsc::Sender<ToSessions>>,
     pub(super) agents: mpsc::Sender<ToAgents>,
-    pub(super) resolve: Arc<Mutex<Resolve>>,
+    pub(super) resolve: Arc<Mutex<ResponseIndex>>,
     /// Read by a batch on its way to the shards, written while a snapshot begins: a report that was taken out of `resolve` is either
     /// still in what is saved of it, or ahead of the barrier. A batch reads it before it has a place in any channel, and the barrier
     /// needs places: who has one never waits for who needs one.

@@ -9,13 +9,13 @@ use tokio::sync::mpsc;
 use super::outcomes;
 use crate::engine::embedding::EmbedRequest;
 use crate::engine::tenants::Shares;
-use crate::lines::{self, Excess, Lines, lock};
 use crate::registry::Registry;
+use crate::tenant_queue::{self, Excess, TenantQueue, lock};
 
 /// The engine's end of the queue. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    lines: Arc<Mutex<Lines<EmbedRequest>>>,
+    lines: Arc<Mutex<TenantQueue<EmbedRequest>>>,
     // Rung when a trace waits; once all clones are gone, no more traces come.
     wake: mpsc::Sender<()>,
     max_queue: usize,
@@ -25,7 +25,7 @@ pub struct Handle {
 /// The model's end of the queue.
 #[derive(Debug)]
 pub struct Inbox {
-    lines: Arc<Mutex<Lines<EmbedRequest>>>,
+    lines: Arc<Mutex<TenantQueue<EmbedRequest>>>,
     woken: mpsc::Receiver<()>,
     pub(super) texts: IntCounterVec,
 }
@@ -41,7 +41,7 @@ pub fn queue(
     registry: &Registry,
 ) -> Result<(Handle, Inbox), prometheus::Error> {
     let texts = outcomes(registry)?;
-    let lines = Arc::new(Mutex::new(Lines::new(shares)));
+    let lines = Arc::new(Mutex::new(TenantQueue::new(shares)));
     let (wake, woken) = mpsc::channel(1);
     let inbox = Inbox { lines: Arc::clone(&lines), woken, texts: texts.clone() };
     Ok((Handle { lines, wake, max_queue: max_queue.max(1), texts }, inbox))
@@ -55,7 +55,7 @@ impl Handle {
             [&request.input, &request.output].map(|text| text.as_ref().map_or(0, String::len));
         lines.put(request.trace.tenant, request, bytes.iter().sum());
         let dropped = self.wake.is_closed() || lines.len() > self.max_queue;
-        if dropped && lines.push_out(Excess::Items).is_some() {
+        if dropped && lines.evict_last(Excess::Items).is_some() {
             self.texts.with_label_values(&["dropped"]).inc();
         }
         drop(lines);
@@ -67,7 +67,7 @@ impl Handle {
 impl Inbox {
     /// Waits for traces and takes as many as there are, up to `most`; none when the engine has gone.
     pub(super) async fn next(&mut self, most: usize) -> Vec<EmbedRequest> {
-        let first = lines::next(&self.lines, &mut self.woken).await;
+        let first = tenant_queue::next(&self.lines, &mut self.woken).await;
         let mut lines = lock(&self.lines);
         first.into_iter().chain(std::iter::from_fn(|| lines.take())).take(most).collect()
     }

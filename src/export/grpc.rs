@@ -21,7 +21,7 @@ use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
 
 use self::v1::query_service_server::{QueryService, QueryServiceServer};
-use super::awaited::awaited;
+use super::body_timeout::awaited;
 use super::http::Exporter;
 use super::live::Stream;
 use super::params::{SessionParams, SessionScope, TraceParams, bad_request};

@@ -108,7 +108,7 @@ impl KeptHistory {
     /// Takes the slots of agents over the bound, and cuts the file after the last slot that is taken.
     fn make_room(&self, slots: &mut Slots) -> io::Result<()> {
         while slots.of.len() > self.max_agents
-            && let Some(tenant) = slots.tenants.greediest(&self.shares)
+            && let Some(tenant) = slots.tenants.most_over_share(&self.shares)
             && let Some((agent, slot)) = slots.quietest_of(tenant)
         {
             self.disk.write_at(FILE, slot.number * SLOT, &[0; HEAD])?;
@@ -188,8 +188,8 @@ impl KeptHistory {
     fn quietest(&self, slots: &Slots, new: &AgentKey, at: u32) -> Option<(AgentKey, Slot)> {
         let is_quiet = |(_, slot): &(AgentKey, Slot)| slot.last + Archive::Minutes.step() < at;
         let quietest = |tenant| slots.quietest_of(tenant).filter(is_quiet);
-        let greediest = slots.tenants.greediest_with(&self.shares, tenant(new))?;
-        quietest(greediest).or_else(|| quietest(tenant(new)))
+        let most_over_share = slots.tenants.greediest_with(&self.shares, tenant(new))?;
+        quietest(most_over_share).or_else(|| quietest(tenant(new)))
     }
 
     /// The rows of an agent from the second `since` on, the oldest first; empty if it has none.

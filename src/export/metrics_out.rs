@@ -113,7 +113,7 @@ impl MetricsOut {
 
     async fn send(&self, requests: &mut Requests) {
         for Batch { metrics, points } in take(&mut requests.full) {
-            self.push.tell(request(metrics).encode_to_vec(), points as u64).await;
+            self.push.send_and_count(request(metrics).encode_to_vec(), points as u64).await;
         }
     }
 }

@@ -3,8 +3,8 @@
 pub mod about;
 pub mod alerts;
 mod api;
-mod awaited;
 pub mod board;
+mod body_timeout;
 mod families;
 mod gauges;
 pub mod grpc;
@@ -23,7 +23,7 @@ pub mod prometheus;
 mod push;
 pub mod query;
 mod readers;
-mod reading;
+mod response_body;
 mod samples;
 mod scrapes;
 mod watched;

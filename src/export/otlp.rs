@@ -145,7 +145,7 @@ impl ScoresOut {
 
     async fn send(&self, batch: &[Score]) {
         let sent = batch.len() as u64;
-        self.push.tell(request(batch).encode_to_vec(), sent).await;
+        self.push.send_and_count(request(batch).encode_to_vec(), sent).await;
     }
 }
 

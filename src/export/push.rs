@@ -76,7 +76,7 @@ impl Push {
     }
 
     /// Sends a request with so many items, and counts what becomes of them.
-    pub(super) async fn tell(&self, body: Vec<u8>, items: u64) {
+    pub(super) async fn send_and_count(&self, body: Vec<u8>, items: u64) {
         let count = |outcome, count| self.outcomes.with_label_values(&[outcome]).inc_by(count);
         match self.send(body).await {
             Ok(reply) => {

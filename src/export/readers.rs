@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 
 use super::history::ApiOptions;
 use super::http::Count;
-use super::reading::{Moves, Piece, Reading, Unread};
+use super::response_body::{Piece, Progress, ResponseBody, UnreadBytes};
 use crate::access::{Identity, Line};
 use crate::refused::Refused;
 
@@ -58,7 +58,7 @@ pub(super) struct Readers {
     max_still: u32,
     pub(super) cut: Count,
     full: Count,
-    moves: Arc<Moves>,
+    moves: Arc<Progress>,
     // Places to wait for room, for operators and for tenants.
     waiting: [Semaphore; 2],
     state: Mutex<State>,
@@ -84,7 +84,7 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct Reader {
     pub(super) caller: Caller,
-    pub(super) held: Arc<Unread>,
+    pub(super) held: Arc<UnreadBytes>,
     pub(super) pieces: VecDeque<Bytes>,
     pub(super) is_whole: bool,
     pub(super) waker: Option<Waker>,
@@ -147,7 +147,7 @@ impl Readers {
         let number = self.admit(&caller, data.len()).await?;
         self.add(number, data);
         let (readers, body) = (Arc::clone(self), Some(body));
-        let reading = Reading { readers, number, ahead, body, left };
+        let reading = ResponseBody { readers, number, ahead, body, left };
         Ok(Response::from_parts(head, Body::new(reading)))
     }
 
@@ -200,14 +200,14 @@ impl Readers {
         state: &mut State,
         caller: &Caller,
         bytes: usize,
-    ) -> (u64, Arc<Unread>) {
+    ) -> (u64, Arc<UnreadBytes>) {
         if !state.is_watched {
             state.is_watched = true;
             tokio::spawn(Arc::clone(self).watch());
         }
         let number = state.next;
         state.next += 1;
-        let held = Arc::new(Unread::new(bytes, &self.moves));
+        let held = Arc::new(UnreadBytes::new(bytes, &self.moves));
         let reader = Reader {
             caller: caller.clone(),
             held: Arc::clone(&held),
@@ -224,8 +224,8 @@ impl Readers {
     }
 
     /// The body for the reader of this number, of pieces that are added until it is whole.
-    pub(super) fn reading(self: &Arc<Self>, number: u64) -> Reading {
-        Reading { readers: Arc::clone(self), number, ahead: None, body: None, left: None }
+    pub(super) fn reading(self: &Arc<Self>, number: u64) -> ResponseBody {
+        ResponseBody { readers: Arc::clone(self), number, ahead: None, body: None, left: None }
     }
 
     /// Gives a reader data that is counted, and wakes it.

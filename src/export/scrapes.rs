@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::lists::requester;
 use super::readers::{Caller, Reader, Readers};
-use super::reading::{Reading, Unread};
+use super::response_body::{ResponseBody, UnreadBytes};
 use crate::fair::{Entered, Fair, Grant, Requester};
 
 /// The most pages that are rendered at a time, for operators and for tenants each.
@@ -42,7 +42,7 @@ pub(super) struct Making {
     requester: Requester,
     is_tenant: bool,
     number: u64,
-    held: Arc<Unread>,
+    held: Arc<UnreadBytes>,
     turn: Option<Grant>,
 }
 
@@ -54,7 +54,7 @@ impl Scrapes {
     }
 
     /// Waits for the turn to render a page; `None` if too many others wait.
-    pub(super) async fn begin(&self, caller: &Caller) -> Option<(Making, Reading)> {
+    pub(super) async fn begin(&self, caller: &Caller) -> Option<(Making, ResponseBody)> {
         let requester = requester(&caller.who, caller.line.connection_number());
         let is_tenant = caller.is_tenant();
         let Some(turn) = self.turn(&requester, is_tenant).await else {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     /// The next piece, or the error that it was cut off.
-    async fn next(reading: &mut Reading) -> Option<Result<Bytes, axum::Error>> {
+    async fn next(reading: &mut ResponseBody) -> Option<Result<Bytes, axum::Error>> {
         Some(reading.frame().await?.map(|frame| frame.into_data().unwrap()))
     }
 

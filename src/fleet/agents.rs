@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::options::Role;
-use super::partition::{Begin, Pace, PartitionState, Stage, TakenOver, section};
+use super::partition::{Begin, PartitionState, Stage, TakenOver, TimeSource, section};
 use super::wire::{Hop, Message, Record, pack};
 use crate::engine::agent_facts::AgentFacts;
 use crate::engine::agents::{Agents, SavedAgents};
@@ -60,7 +60,7 @@ impl Stage for FleetStage {
 
     const BEGIN: Begin = Begin::Everything;
 
-    const PACE: Pace = Pace::Clock;
+    const PACE: TimeSource = TimeSource::Clock;
 
     fn take_over(&self, taken: &TakenOver<'_>) -> Result<AgentShards, String> {
         let mut stage = self.options.agents_stage();

@@ -8,16 +8,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::options::Role;
-use super::partition::{Begin, Pace, PartitionState, Room, Stage, TakenOver, section};
+use super::partition::{Begin, PartitionState, Room, Stage, TakenOver, TimeSource, section};
 use super::wire::{Hop, Map, Message, Record, Response, pack};
 use crate::engine::assemble::saved::SavedTraces;
-use crate::engine::assemble::{AGES, Assemble, Input, Learned, SavedLearned};
+use crate::engine::assemble::{AGES, Assembler, Input, Learned, SavedLearned};
 use crate::engine::pipeline::EngineOptions;
-use crate::engine::resolve::Resolve;
+use crate::engine::resolve::ResponseIndex;
 use crate::engine::span::{Report, Target, Timestamp, TraceId};
 
 /// A function that takes a stage's questions for the judge and the embedding model.
-pub type Ask = Arc<dyn Fn(&mut Assemble, Timestamp) + Send + Sync>;
+pub type Ask = Arc<dyn Fn(&mut Assembler, Timestamp) + Send + Sync>;
 
 /// The stage that makes traces of spans.
 pub(super) struct AssembleStage {
@@ -31,10 +31,10 @@ pub(super) struct TraceShards {
     map: Map,
     partition: u32,
     generation: u64,
-    shards: Vec<(u32, Assemble)>,
+    shards: Vec<(u32, Assembler)>,
     // When the next timer of each shard is due.
     due: Vec<Option<Timestamp>>,
-    resolve: Resolve,
+    resolve: ResponseIndex,
     // The room of the shards together: bytes, and spans of turns.
     room: (Room, Room),
     // What the shards have learned, and what those of other partitions have.
@@ -53,7 +53,7 @@ impl Stage for AssembleStage {
 
     const BEGIN: Begin = Begin::Lookback;
 
-    const PACE: Pace = Pace::Records;
+    const PACE: TimeSource = TimeSource::Records;
 
     fn take_over(&self, taken: &TakenOver<'_>) -> Result<TraceShards, String> {
         let EngineOptions { assemble, shares, .. } = &self.options;
@@ -66,8 +66,8 @@ impl Stage for AssembleStage {
         }
         // One for all shards of the partition.
         let max = assemble.max_waiting_reports.saturating_mul(shards.len());
-        let mut resolve = Resolve::new(max, assemble.report_wait, shares.clone());
-        let saved: Option<Resolve> = section(taken.checkpoint, RESOLVE)?;
+        let mut resolve = ResponseIndex::new(max, assemble.report_wait, shares.clone());
+        let saved: Option<ResponseIndex> = section(taken.checkpoint, RESOLVE)?;
         saved.into_iter().for_each(|saved| resolve.restore(saved));
         let mut learned = Learned::new(assemble, shares.clone());
         let saved: Option<SavedLearned> = section(taken.checkpoint, LEARNED)?;
@@ -217,11 +217,11 @@ impl TraceShards {
 
     /// Gives a shard the room that the others leave.
     fn make_room(&mut self, place: usize) {
-        let held = |held: fn(&Assemble) -> usize| {
+        let held = |held: fn(&Assembler) -> usize| {
             let all = self.shards.iter().map(|(_, stage)| held(stage)).sum::<usize>();
             (all, held(&self.shards[place].1))
         };
-        let (bytes, spans) = (held(Assemble::held_bytes), held(Assemble::held_turn_spans));
+        let (bytes, spans) = (held(Assembler::held_bytes), held(Assembler::held_turn_spans));
         let (bytes, spans) =
             (self.room.0.beside(bytes.0, bytes.1), self.room.1.beside(spans.0, spans.1));
         self.shards[place].1.set_room(bytes, spans);

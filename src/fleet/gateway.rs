@@ -24,7 +24,7 @@ use super::topics::look;
 use super::wire::{Envelope, HOPS, Hop, Map, Message, Record, Response, pack, unpack};
 use crate::engine::assemble::Input;
 use crate::engine::span::{Target, TraceId};
-use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status, Watch};
+use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, SourceMetrics, Status};
 use crate::ingest::{Batch, Lacks, LeftOut, Overloaded, Sink};
 
 /// After how long a refused sender should try again.
@@ -97,7 +97,7 @@ impl Gateway {
         options: &KafkaOptions,
         prefix: &str,
         partitions: u32,
-        watch: Arc<dyn Watch>,
+        watch: Arc<dyn SourceMetrics>,
     ) -> Result<Self, SourceError> {
         let status = Arc::new(Status::new(watch, &options.brokers));
         Self::with(&config(options, TIMEOUT_MS)?, status, prefix, partitions)
@@ -392,7 +392,7 @@ mod tests {
 
     use super::*;
     use crate::engine::span::{Span, SpanId, Text};
-    use crate::ingest::kafka::Unwatched;
+    use crate::ingest::kafka::WithoutMetrics;
 
     fn make_topics(cluster: &MockCluster<'_, DefaultProducerContext>, partitions: i32) {
         for topic in HOPS.map(|hop| hop.topic("agentgauge")) {
@@ -423,7 +423,7 @@ mod tests {
         make_topics(&cluster, 8);
         let brokers = vec![cluster.bootstrap_servers()];
         let options = KafkaOptions { brokers, ..KafkaOptions::default() };
-        let gateway = Gateway::new(&options, "agentgauge", 4, Arc::new(Unwatched)).unwrap();
+        let gateway = Gateway::new(&options, "agentgauge", 4, Arc::new(WithoutMetrics)).unwrap();
         let says_so = |ready: Result<(), String>| {
             ready.is_err_and(|why| why.contains("has 8 partitions, and `fleet.partitions` is 4"))
         };
@@ -443,7 +443,7 @@ mod tests {
         let options = KafkaOptions { brokers: brokers.clone(), ..KafkaOptions::default() };
         let mut config = config(&options, TIMEOUT_MS).unwrap();
         config.set("queue.buffering.max.messages", "10");
-        let status = Arc::new(Status::new(Arc::new(Unwatched), &brokers));
+        let status = Arc::new(Status::new(Arc::new(WithoutMetrics), &brokers));
         let gateway = Gateway::with(&config, status, "agentgauge", 4).unwrap();
         ready(&gateway).await;
         let span = |trace: u8| Span { trace_id: TraceId([trace; 16]), ..Span::default() };
@@ -458,7 +458,7 @@ mod tests {
         make_topics(&cluster, 4);
         let brokers = vec![cluster.bootstrap_servers()];
         let options = KafkaOptions { brokers, ..KafkaOptions::default() };
-        let gateway = Gateway::new(&options, "agentgauge", 4, Arc::new(Unwatched)).unwrap();
+        let gateway = Gateway::new(&options, "agentgauge", 4, Arc::new(WithoutMetrics)).unwrap();
         ready(&gateway).await;
         for (spans, refusals, too_large) in [(1, 0, 0), (1, 1, 1), (2, 1, 0), (1, 0, 0)] {
             let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;

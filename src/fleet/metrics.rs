@@ -7,7 +7,7 @@ use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::options::Role;
 use crate::health::Health;
-use crate::ingest::kafka::Watch;
+use crate::ingest::kafka::SourceMetrics;
 use crate::registry::metrics;
 
 metrics! {
@@ -102,7 +102,7 @@ impl FleetMetrics {
     }
 
     /// The watch of the gateway, which only shows whether it is ready.
-    pub(super) fn gateway(&self) -> Arc<dyn Watch> {
+    pub(super) fn gateway(&self) -> Arc<dyn SourceMetrics> {
         self.change(Role::Gateway, |_| {});
         Arc::new(WorkerMetrics { role: Role::Gateway, fleet: self.clone() })
     }
@@ -146,7 +146,7 @@ impl WorkerStatus {
 }
 
 /// Of a worker's connection to its brokers, only whether it is ready is shown here.
-impl Watch for WorkerMetrics {
+impl SourceMetrics for WorkerMetrics {
     fn ready(&self, ready: bool) {
         self.fleet.change(self.role, |standing| standing.joined = ready);
     }

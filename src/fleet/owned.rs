@@ -51,7 +51,7 @@ pub(super) struct OwnedPartition<P> {
 
 /// What a record is to the partition that reads it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Place {
+pub(super) enum RecordRole {
     /// One to be applied.
     Next,
     /// The last record of the checkpoint.
@@ -85,19 +85,19 @@ impl<P: PartitionState> OwnedPartition<P> {
     }
 
     /// Looks for the last record of the checkpoint at this offset.
-    pub(super) fn place(&mut self, offset: i64, sum: u32) -> Place {
+    pub(super) fn role(&mut self, offset: i64, sum: u32) -> RecordRole {
         let Some((at, last)) = self.expected.filter(|(at, _)| offset >= *at) else {
-            return Place::Next;
+            return RecordRole::Next;
         };
         self.expected = None;
         if offset > at {
             // It is no longer there.
             self.next = self.next.max(at + 1);
-            Place::Next
+            RecordRole::Next
         } else if sum == last {
-            Place::LastOfCheckpoint
+            RecordRole::LastOfCheckpoint
         } else {
-            Place::Foreign
+            RecordRole::Foreign
         }
     }
 
@@ -295,16 +295,19 @@ mod tests {
     #[test]
     fn the_last_record_of_the_checkpoint_is_known_again() {
         let expecting = || OwnedPartition { next: 6, expected: Some((6, 11)), ..held() };
-        assert_eq!(expecting().place(6, 11), Place::LastOfCheckpoint);
-        assert_eq!(expecting().place(6, 12), Place::Foreign);
+        assert_eq!(expecting().role(6, 11), RecordRole::LastOfCheckpoint);
+        assert_eq!(expecting().role(6, 12), RecordRole::Foreign);
         // A compacted topic is read from its first record, and may have lost that one.
         let mut before = expecting();
         assert_eq!(
-            (before.place(4, 11), before.place(6, 11)),
-            (Place::Next, Place::LastOfCheckpoint)
+            (before.role(4, 11), before.role(6, 11)),
+            (RecordRole::Next, RecordRole::LastOfCheckpoint)
         );
         let mut without = expecting();
-        assert_eq!((without.place(9, 11), without.place(6, 12)), (Place::Next, Place::Next));
+        assert_eq!(
+            (without.role(9, 11), without.role(6, 12)),
+            (RecordRole::Next, RecordRole::Next)
+        );
         assert_eq!(without.next, 7, "what was read is not gone");
     }
 

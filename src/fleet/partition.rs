@@ -21,7 +21,7 @@ pub(super) enum Begin {
 
 /// What moves the time of a partition that has come to the end of its records.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Pace {
+pub(super) enum TimeSource {
     /// Records alone: a timer that is due is written as a record. So the next owner, who reads the records, does what the timer
     /// did before it does what came after.
     Records,
@@ -50,7 +50,7 @@ pub(super) trait Stage: Send {
     const BEGIN: Begin;
 
     /// What its time follows at the end of the records.
-    const PACE: Pace;
+    const PACE: TimeSource;
 
     /// Takes a partition over.
     ///

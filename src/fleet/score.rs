@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::assemble::GENERATION;
 use super::options::Role;
-use super::partition::{Begin, Pace, PartitionState, Room, Stage, TakenOver};
+use super::partition::{Begin, PartitionState, Room, Stage, TakenOver, TimeSource};
 use super::wire::{Hop, Map, Message, Record};
 use crate::engine::facts::Began;
 use crate::engine::pipeline::EngineOptions;
@@ -53,7 +53,7 @@ impl Stage for ScoreStage {
 
     const BEGIN: Begin = Begin::Lookback;
 
-    const PACE: Pace = Pace::Records;
+    const PACE: TimeSource = TimeSource::Records;
 
     fn take_over(&self, taken: &TakenOver<'_>) -> Result<SessionShards, String> {
         let mut shards = Vec::new();

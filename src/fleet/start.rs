@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::engine::pipeline::EngineOptions;
 use crate::export::board::Board;
 use crate::health::Health;
-use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status, Watch};
+use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, SourceMetrics, Status};
 
 /// Why an instance cannot take part.
 #[derive(Debug, thiserror::Error)]
@@ -197,7 +197,7 @@ impl Workers {
     }
 
     /// The watch of this instance's gateway.
-    pub fn watch_gateway(&self) -> Arc<dyn Watch> {
+    pub fn watch_gateway(&self) -> Arc<dyn SourceMetrics> {
         self.families.gateway()
     }
 

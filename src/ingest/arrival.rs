@@ -36,15 +36,15 @@ pub(super) struct Pace {
 /// A body of which more is to come.
 pub(super) struct Arrival<'b> {
     body: &'b mut Body,
-    pace: Watch,
-    hurry: Watch,
+    pace: PaceCheck,
+    hurry: PaceCheck,
     large: Option<Large>,
     peer: Arc<Peer>,
     requester: Requester,
 }
 
 /// Checks whether a pace is kept.
-struct Watch {
+struct PaceCheck {
     pace: Pace,
     came_bytes: usize,
     // Set since the body was first waited for.
@@ -114,7 +114,7 @@ impl<'b> Arrival<'b> {
     /// The arrival of a body of which nothing has been read yet.
     pub(super) fn new(body: &'b mut Body, source: &Source, pace: Pace) -> Self {
         let Source { requester, peer } = source.clone();
-        let (pace, hurry) = (Watch::new(pace), Watch::new(HURRY));
+        let (pace, hurry) = (PaceCheck::new(pace), PaceCheck::new(HURRY));
         Self { body, pace, hurry, large: None, peer, requester }
     }
 
@@ -174,7 +174,7 @@ impl<'b> Arrival<'b> {
     }
 }
 
-impl Watch {
+impl PaceCheck {
     fn new(pace: Pace) -> Self {
         Self { pace, came_bytes: 0, timer: None }
     }

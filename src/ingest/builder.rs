@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::outline::Frame;
 use super::repair::{Repair, ids, parent, rejected, repaired, usage};
 use super::report::MAX_LISTED;
-use super::{Batch, Rooms, Tally};
+use super::{Batch, RequestCounts, Rooms};
 use crate::engine::convention::{
     Caps, Conventions, Emitter, Names, Outline, RawAttributes, RawEvent, RawLink, RawLog,
     RawResource, RawScope, RawSpan, RawValue, Scope,
@@ -240,7 +240,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    pub(super) fn tally(&mut self) -> &mut Tally {
+    pub(super) fn tally(&mut self) -> &mut RequestCounts {
         &mut self.batch.tally
     }
 

@@ -209,7 +209,7 @@ impl Reader {
             Signal::Metrics => builder.tally().metric_points = self.metric_points(request),
             Signal::Reports => super::report::json(request, builder)?,
         }
-        self.odd.get().tell(builder.tally());
+        self.odd.get().add_to(builder.tally());
         Ok(())
     }
 

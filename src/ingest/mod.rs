@@ -10,7 +10,6 @@ mod entrance;
 pub mod file;
 pub mod grpc;
 pub mod http;
-mod impatient;
 mod inflate;
 mod json;
 pub mod kafka;
@@ -29,6 +28,7 @@ mod status;
 mod tree;
 mod walk;
 mod wire;
+mod write_timeout;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -61,14 +61,14 @@ pub struct Batch {
     /// An embedding model's results for texts, by trace.
     pub embedded: Vec<(TraceKey, Embedded)>,
     /// Counts of what the request held, what could not be used and what was mended.
-    pub tally: Tally,
+    pub tally: RequestCounts,
     /// The request itself, for the write-ahead log; `None` if the sink keeps none.
     pub request: Option<Request>,
 }
 
 /// Counts of what was in a request and what became of it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Tally {
+pub struct RequestCounts {
     /// Spans in the request.
     pub spans: u64,
     /// Log records in the request.
@@ -87,7 +87,7 @@ pub struct Tally {
     pub unused: BTreeMap<&'static str, u64>,
 }
 
-impl Tally {
+impl RequestCounts {
     /// Also counts as rejected what was left out for this reason.
     pub fn reject(&mut self, why: &'static str, count: u64) {
         if count > 0 {

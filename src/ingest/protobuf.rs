@@ -47,7 +47,7 @@ fn reports(body: &[u8], builder: &mut Builder<'_>) -> Result<(), Refusal> {
         let mended = mended.map_err(|malformed| malformed.within("request"))?;
         if odd.strings == 0 { Err(refusal) } else { parsed(&mended[..]) }
     })?;
-    odd.tell(builder.tally());
+    odd.add_to(builder.tally());
     report::protobuf(sent, builder);
     Ok(())
 }

@@ -22,8 +22,8 @@ use super::decode::Decoder;
 use super::entrance::{Entrance, entered};
 use super::status::Failure;
 use super::{
-    Batch, Compression, Encoding, Overloaded, RECORD_TOO_LARGE, Refusal, Request, SESSION_FULL,
-    Signal, Sink, TRACE_FULL, Tally,
+    Batch, Compression, Encoding, Overloaded, RECORD_TOO_LARGE, Refusal, Request, RequestCounts,
+    SESSION_FULL, Signal, Sink, TRACE_FULL,
 };
 use crate::blocking::{NotDone, blocking};
 #[cfg(feature = "kafka")]
@@ -34,7 +34,7 @@ use crate::fair::Grant;
 /// Counts the requests that come in.
 pub trait Observe: Send + Sync {
     /// Counts an applied request; `transport` is `grpc`, `http` or `kafka`, `encoding` `protobuf` or `json`.
-    fn received(&self, transport: &'static str, encoding: &'static str, tally: &Tally);
+    fn received(&self, transport: &'static str, encoding: &'static str, tally: &RequestCounts);
 
     /// Counts a request that was refused whole, for one of a few reasons.
     fn refused(&self, reason: &'static str);
@@ -49,10 +49,10 @@ pub type Now = Arc<dyn Fn() -> Moment + Send + Sync>;
 /// Takes requests of all transports; clones share the budget.
 #[derive(Clone)]
 pub struct Receiver<S: Sink> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<ReceiverState<S>>,
 }
 
-struct Shared<S> {
+struct ReceiverState<S> {
     decoder: Decoder,
     sink: S,
     observe: Arc<dyn Observe>,
@@ -146,7 +146,7 @@ impl<S: Sink> Receiver<S> {
         let arrivals = Arrivals::new(arriving_bytes.max(limits.max_request_bytes));
         let pace = Pace::new(limits.body_progress, read_timeout);
         let decoding = Arc::new(Semaphore::new(cores));
-        let shared = Shared {
+        let shared = ReceiverState {
             decoder,
             sink,
             observe,
@@ -198,7 +198,7 @@ impl<S: Sink> Receiver<S> {
         compression: Compression,
         source: &Source,
     ) -> Result<Received, Failure> {
-        let Shared { read_timeout, entrance, .. } = &*self.shared;
+        let ReceiverState { read_timeout, entrance, .. } = &*self.shared;
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         if announced > self.max_request_bytes().saturating_add(framing) {
             return Err(self.too_large());
@@ -234,7 +234,7 @@ impl<S: Sink> Receiver<S> {
     /// Throws away the rest of a body while its sender is answered, as far as that is reasonable: a connection that is closed
     /// while its sender still writes can lose the answer.
     pub(super) fn discard(&self, mut body: Body, source: Source) {
-        let Shared { pace, read_timeout, .. } = *self.shared;
+        let ReceiverState { pace, read_timeout, .. } = *self.shared;
         let rest = async move {
             let mut left = MAX_DISCARDED_BYTES;
             let mut arrival = Arrival::new(&mut body, &source, pace);
@@ -253,7 +253,7 @@ impl<S: Sink> Receiver<S> {
         &self,
         envelope: Envelope,
         received: Received,
-    ) -> Result<Tally, Failure> {
+    ) -> Result<RequestCounts, Failure> {
         let run = RunToEnd(Some(Box::pin(self.clone().run(envelope, received))));
         run.await.unwrap_or_else(|_| Err(panicked()))
     }
@@ -268,7 +268,7 @@ impl<S: Sink> Receiver<S> {
         sent: Option<Timestamp>,
     ) -> Result<DecodedRequest, Failure> {
         let Envelope { transport, signal, encoding, compression, tenant } = envelope;
-        let Shared { decoder, sink, now, admission, .. } = &*self.shared;
+        let ReceiverState { decoder, sink, now, admission, .. } = &*self.shared;
         let mut permit = admission.permit();
         let prepared = decoder.inspect(signal, encoding, body)?;
         permit.grow(prepared.estimated_bytes())?;
@@ -285,7 +285,7 @@ impl<S: Sink> Receiver<S> {
     }
 
     /// Applies a decoded message and counts its content; returns the counts, with what the stages left out.
-    pub(super) async fn hand_on(&self, taken: DecodedRequest) -> Result<Tally, Overloaded> {
+    pub(super) async fn hand_on(&self, taken: DecodedRequest) -> Result<RequestCounts, Overloaded> {
         let DecodedRequest { transport, batch, permit, _turn, encoding } = taken;
         let mut tally = batch.tally.clone();
         let left_out = self.shared.sink.submit(batch).await?;
@@ -365,7 +365,7 @@ impl<S: Sink> Receiver<S> {
         }
     }
 
-    async fn run(self, envelope: Envelope, received: Received) -> Result<Tally, Failure> {
+    async fn run(self, envelope: Envelope, received: Received) -> Result<RequestCounts, Failure> {
         let Envelope { transport, encoding, .. } = envelope;
         let Received { body, permit, turn } = received;
         let (batch, permit) = if is_small(envelope.compression, body.len()) {
@@ -390,7 +390,7 @@ impl<S: Sink> Receiver<S> {
         body: Bytes,
         mut permit: Permit,
     ) -> Result<(Batch, Permit), Failure> {
-        let Shared { decoder, sink, now, entrance, .. } = &*self.shared;
+        let ReceiverState { decoder, sink, now, entrance, .. } = &*self.shared;
         let Envelope { signal, encoding, compression, tenant, .. } = envelope;
         let Moment { now, wall } = now();
         let request = sink.keeps_log().then(|| {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Tally;
+use super::RequestCounts;
 use crate::engine::math::Quanta;
 use crate::engine::span::{Span, SpanId, Timestamp, Tokens, TraceId};
 
@@ -33,7 +33,7 @@ pub(super) struct Odd {
 
 impl Odd {
     /// Adds the counts to the repairs of a tally.
-    pub(super) fn tell(self, tally: &mut Tally) {
+    pub(super) fn add_to(self, tally: &mut RequestCounts) {
         let Self { strings, numbers, types, deep, controls } = self;
         for (why, count) in [
             ("invalid_utf8", strings),
@@ -63,7 +63,12 @@ impl Repair {
 
     /// The times of a span: present, plausible, and the end not before the start.
     #[inline]
-    pub(super) fn times(&self, start: u64, end: u64, tally: &mut Tally) -> (Timestamp, Timestamp) {
+    pub(super) fn times(
+        &self,
+        start: u64,
+        end: u64,
+        tally: &mut RequestCounts,
+    ) -> (Timestamp, Timestamp) {
         let known = |time: u64| (time != 0).then_some(time);
         // The other time of the span is a better guess than the arrival.
         let start_known = known(start).or_else(|| known(end));
@@ -80,19 +85,19 @@ impl Repair {
     }
 
     /// A time of a record, else its other one, else the arrival.
-    pub(super) fn time(&self, time: u64, otherwise: u64, tally: &mut Tally) -> Timestamp {
+    pub(super) fn time(&self, time: u64, otherwise: u64, tally: &mut RequestCounts) -> Timestamp {
         let known = [time, otherwise].into_iter().find(|time| *time != 0);
         self.plausible(known, tally)
     }
 
     /// The time of a report, which may be about what is long past, but not about what is to come.
-    pub(super) fn reported(&self, time: Timestamp, tally: &mut Tally) -> Timestamp {
+    pub(super) fn reported(&self, time: Timestamp, tally: &mut RequestCounts) -> Timestamp {
         let Some(arrival) = self.arrival.filter(|_| time > self.latest) else { return time };
         repaired(tally, "time_in_future", 1);
         arrival
     }
 
-    fn plausible(&self, time: Option<u64>, tally: &mut Tally) -> Timestamp {
+    fn plausible(&self, time: Option<u64>, tally: &mut RequestCounts) -> Timestamp {
         let Some(arrival) = self.arrival else { return Timestamp(time.unwrap_or(0)) };
         let Some(time) = time.map(Timestamp) else { return arrival };
         if time > self.latest {
@@ -118,7 +123,7 @@ pub(super) fn ids(trace_id: &[u8], span_id: &[u8]) -> Result<(TraceId, SpanId), 
 }
 
 /// The id of a parent; an invalid one makes the span a root, and is counted unless it is empty or all zero.
-pub(super) fn parent(id: &[u8], tally: &mut Tally) -> Option<SpanId> {
+pub(super) fn parent(id: &[u8], tally: &mut RequestCounts) -> Option<SpanId> {
     let parent = id.try_into().map(SpanId).ok().filter(|id| !id.is_zero());
     if parent.is_none() && id.iter().any(|byte| *byte != 0) {
         repaired(tally, "invalid_parent_id", 1);
@@ -129,7 +134,7 @@ pub(super) fn parent(id: &[u8], tally: &mut Tally) -> Option<SpanId> {
 /// Mends what a span tells of its model call: tokens and a cost that no call can have are unknown. Added to others, they would hide
 /// them for good.
 #[inline]
-pub(super) fn usage(span: &mut Span, tally: &mut Tally) {
+pub(super) fn usage(span: &mut Span, tally: &mut RequestCounts) {
     let Some(model) = &mut span.model else { return };
     if model.cost.is_some_and(|cost| !(Quanta(0)..=MAX_COST).contains(&cost)) {
         model.cost = None;
@@ -145,12 +150,12 @@ pub(super) fn usage(span: &mut Span, tally: &mut Tally) {
 }
 
 /// Counts repairs.
-pub(super) fn repaired(tally: &mut Tally, why: &'static str, count: u64) {
+pub(super) fn repaired(tally: &mut RequestCounts, why: &'static str, count: u64) {
     *tally.repaired.entry(why).or_default() += count;
 }
 
 /// Counts a span or record that is left out.
-pub(super) fn rejected(tally: &mut Tally, why: &'static str) {
+pub(super) fn rejected(tally: &mut RequestCounts, why: &'static str) {
     *tally.rejected.entry(why).or_default() += 1;
 }
 
@@ -171,7 +176,7 @@ mod tests {
     fn times(start: u64, end: u64) -> (u64, u64, Vec<&'static str>) {
         let (skew, age) = (Duration::from_secs(300), Duration::from_secs(86_400));
         let repair = Repair::new(Some(Timestamp(NOW)), skew, age);
-        let mut tally = Tally::default();
+        let mut tally = RequestCounts::default();
         let (start, end) = repair.times(start, end, &mut tally);
         (start.0, end.0, tally.repaired.into_keys().collect())
     }
@@ -192,7 +197,7 @@ mod tests {
         let mended = |input| {
             let model = ModelFacts { tokens: sent(input), ..ModelFacts::default() };
             let mut span = Span { model: Some(model), ..Span::default() };
-            let mut tally = Tally::default();
+            let mut tally = RequestCounts::default();
             usage(&mut span, &mut tally);
             (span.model.unwrap().tokens, tally.repaired.into_iter().collect::<Vec<_>>())
         };
@@ -211,7 +216,7 @@ mod tests {
         {
             let model = ModelFacts { cost: Some(cost), ..ModelFacts::default() };
             let mut span = Span { model: Some(model), ..Span::default() };
-            let mut tally = Tally::default();
+            let mut tally = RequestCounts::default();
             usage(&mut span, &mut tally);
             assert_eq!(span.model.unwrap().cost, Some(cost).filter(|_| kept));
             assert_eq!(tally.repaired.get("cost_implausible"), (!kept).then_some(&1));

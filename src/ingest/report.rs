@@ -96,7 +96,7 @@ struct JsonDeployment {
 #[serde(untagged, expecting = "expected a number or a boolean")]
 enum Number {
     Number(f64),
-    Verdict(bool),
+    JudgeVerdict(bool),
 }
 
 /// Nanoseconds: a number, or a string as OTLP's JSON has it.
@@ -370,7 +370,7 @@ impl TryFrom<JsonReport> for v1::Report {
             name: json.name,
             score: json.score.map(|score| match score {
                 Number::Number(score) => score,
-                Number::Verdict(verdict) => f64::from(u8::from(verdict)),
+                Number::JudgeVerdict(verdict) => f64::from(u8::from(verdict)),
             }),
             label: json.label,
             time_unix_nano,

@@ -33,8 +33,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::impatient::Impatient;
 use super::peer::{Arriving, Connected, Peer, Peers};
+use super::write_timeout::TimedStream;
 use crate::access::tls::Tls;
 use crate::access::{Answer, Line, PeerNames, needed};
 use crate::engine::options::{DAY, HOUR, MILLISECOND, MINUTE, SECOND};
@@ -319,7 +319,7 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let patience = server.options.read_timeout;
     let peer = Arc::clone(&connected.peer);
-    let stream = Impatient::new(stream, patience, peer);
+    let stream = TimedStream::new(stream, patience, peer);
     let Some(tls) = &server.tls else {
         return serve_requests(&server, stream, None, &connected, stopped).await;
     };

@@ -17,7 +17,7 @@ use tonic::Code;
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::admission::{self, NoRoom};
-use super::{Encoding, Overloaded, Refusal, Signal, Tally, report};
+use super::{Encoding, Overloaded, Refusal, RequestCounts, Signal, report};
 use crate::refused::Refused;
 
 /// Why a request was not applied.
@@ -191,7 +191,7 @@ impl From<NoRoom> for Failure {
 }
 
 /// The `Export*ServiceResponse` of a request that was applied; it names what was rejected, and is empty if nothing was.
-pub(super) fn success(signal: Signal, encoding: Encoding, tally: &Tally) -> Bytes {
+pub(super) fn success(signal: Signal, encoding: Encoding, tally: &RequestCounts) -> Bytes {
     if signal == Signal::Reports {
         return match encoding {
             Encoding::Protobuf => {
@@ -245,7 +245,7 @@ fn json(signal: Signal, partial: Option<(i64, String)>) -> String {
 }
 
 /// The counts of what was rejected by reason, as in `rejected: 2 invalid_span_id, 1 invalid_trace_id`.
-fn explanation(tally: &Tally) -> String {
+fn explanation(tally: &RequestCounts) -> String {
     let reasons: Vec<_> =
         tally.rejected.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     cut(format!("rejected: {}", reasons.join(", ")))
@@ -267,15 +267,15 @@ mod tests {
 
     use super::*;
 
-    fn tally(rejected: &[(&'static str, u64)]) -> Tally {
-        Tally { rejected: rejected.iter().copied().collect(), ..Tally::default() }
+    fn tally(rejected: &[(&'static str, u64)]) -> RequestCounts {
+        RequestCounts { rejected: rejected.iter().copied().collect(), ..RequestCounts::default() }
     }
 
     #[test]
     fn success_is_empty_when_nothing_was_rejected() {
         for signal in [Signal::Traces, Signal::Logs, Signal::Metrics] {
-            assert!(success(signal, Encoding::Protobuf, &Tally::default()).is_empty());
-            assert_eq!(success(signal, Encoding::Json, &Tally::default()), "{}");
+            assert!(success(signal, Encoding::Protobuf, &RequestCounts::default()).is_empty());
+            assert_eq!(success(signal, Encoding::Json, &RequestCounts::default()), "{}");
         }
     }
 
@@ -314,7 +314,7 @@ mod tests {
         assert!(failure.grpc().message().len() <= MAX_MESSAGE_BYTES);
         const NAME: &str = "a_reason_with_a_rather_long_name";
         let rejected: BTreeMap<_, _> = (1..NAME.len()).map(|to| (&NAME[..to], 1)).collect();
-        let tally = Tally { rejected, ..Tally::default() };
+        let tally = RequestCounts { rejected, ..RequestCounts::default() };
         assert!(explanation(&tally).len() <= MAX_MESSAGE_BYTES);
     }
 

@@ -86,7 +86,7 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
                 _ => {}
             }
         }
-        self.odd.tell(self.builder.tally());
+        self.odd.add_to(self.builder.tally());
         Ok(())
     }
 

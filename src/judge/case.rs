@@ -12,7 +12,7 @@ use crate::engine::trace::Transcript;
 
 /// One trace and its metrics.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub struct TraceCase {
     metrics: Vec<Metric>,
     answers: Answers,
     failed: BTreeMap<Stage, &'static str>,
@@ -23,7 +23,7 @@ pub struct Case {
     names: BTreeSet<String>,
 }
 
-impl Case {
+impl TraceCase {
     /// The case of a trace, to be judged by these metrics, and by these rules where a metric asks for rules.
     pub fn new(
         metrics: &[Metric],
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_one_metric_extracts_the_next_does_not_ask_for_again() {
-        let mut case = Case::new(&Metric::ALL, &Transcript::default(), &rules());
+        let mut case = TraceCase::new(&Metric::ALL, &Transcript::default(), &rules());
         let mut asked = Vec::new();
         while let Some((_, stage)) = case.next() {
             asked.push(stage);
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_call_that_failed_fails_whoever_needs_it_and_nobody_else() {
-        let mut case = Case::new(&Metric::ALL, &Transcript::default(), &rules());
+        let mut case = TraceCase::new(&Metric::ALL, &Transcript::default(), &rules());
         while let Some((_, stage)) = case.next() {
             if stage == Stage::Task {
                 case.fail(stage, "timeout");
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn a_line_of_a_rule_is_no_rule() {
         let rules = [("tone".to_owned(), "Be kind.\nno_pii: see the other.".to_owned())];
-        let case = Case::new(&Metric::ALL, &Transcript::default(), &rules.into());
+        let case = TraceCase::new(&Metric::ALL, &Transcript::default(), &rules.into());
         assert_eq!(
             ["tone", "no_pii", "to", ""].map(|name| case.has_rule(name)),
             [true, false, false, false]
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_call_is_shown_what_it_is_about_and_no_more() {
         let transcript = Transcript { input: Some("SECRET-FREE".into()), ..Transcript::default() };
-        let mut case = Case::new(&Metric::ALL, &transcript, &BTreeMap::new());
+        let mut case = TraceCase::new(&Metric::ALL, &transcript, &BTreeMap::new());
         assert!(!case.results().any(|(metric, _)| metric == Metric::ConstraintViolation));
         case.answer(Stage::Task, json!({ "task": "THE-TASK" }));
         case.answer(Stage::Plan, json!({ "plan": ["THE-PLAN"] }));

@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::budget::{Breaker, Budget};
 use super::meter::Meter;
-use super::money::{Admission, Money, Outcome, Stake};
+use super::money::{Admission, CallBudget, CallCost, Outcome};
 use super::options::JudgeOptions;
 use super::prompt::Prompt;
 use super::reply;
@@ -41,7 +41,7 @@ pub(super) struct JudgeClient {
     prices: Prices,
     clock: Clock,
     meter: Arc<Meter>,
-    money: Mutex<Money>,
+    money: Mutex<CallBudget>,
     /// Notified when a call is settled.
     settled: Notify,
     /// The dialect that was understood last, by model and by whether the schema is closed.
@@ -91,7 +91,7 @@ impl JudgeClient {
         let mut budget = Budget::new(cap, given.shares.clone());
         budget.spent_before(given.paid.iter().copied());
         let breaker = Breaker::new(options.max_failures, options.pause);
-        let money = Money::new(budget, breaker);
+        let money = CallBudget::new(budget, breaker);
         let client = Self {
             options: options.clone(),
             key: given.key.clone(),
@@ -113,7 +113,7 @@ impl JudgeClient {
         tenant: TenantHash,
         models: impl IntoIterator<Item = &'m str>,
     ) -> Option<&'static str> {
-        let stake = |model| Stake { model, tenant, most: self.at_most(model, 0) };
+        let stake = |model| CallCost { model, tenant, most: self.at_most(model, 0) };
         let least = models.into_iter().map(stake).min_by_key(|stake| stake.most)?;
         let now = self.clock.now();
         let mut money = self.money();
@@ -164,7 +164,7 @@ impl JudgeClient {
                 return (Err(Failure { name: "deadline", again: None }), paid);
             }
             let most = self.most(question);
-            let stake = Stake { model: question.model, tenant: question.tenant, most };
+            let stake = CallCost { model: question.model, tenant: question.tenant, most };
             let reserved = match self.admit(stake, now) {
                 Admission::Goes(reserved) => reserved,
                 Admission::Waits => {
@@ -250,7 +250,7 @@ impl JudgeClient {
         (read, cost)
     }
 
-    fn admit(&self, stake: Stake<'_>, now: Timestamp) -> Admission {
+    fn admit(&self, stake: CallCost<'_>, now: Timestamp) -> Admission {
         let mut money = self.money();
         let admission = money.admit(stake, now);
         self.stands(&mut money, now);
@@ -274,7 +274,7 @@ impl JudgeClient {
         }
     }
 
-    fn settle(&self, stake: Stake<'_>, outcome: Outcome) {
+    fn settle(&self, stake: CallCost<'_>, outcome: Outcome) {
         let now = self.clock.now();
         self.meter.cost(outcome.cost);
         let mut money = self.money();
@@ -289,12 +289,12 @@ impl JudgeClient {
         self.settled.notify_waiters();
     }
 
-    fn stands(&self, money: &mut Money, now: Timestamp) {
+    fn stands(&self, money: &mut CallBudget, now: Timestamp) {
         let (left, degraded) = money.stands(now);
         self.meter.stands(left, degraded);
     }
 
-    fn money(&self) -> MutexGuard<'_, Money> {
+    fn money(&self) -> MutexGuard<'_, CallBudget> {
         self.money.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,7 +1,7 @@
 //! The judge: asks a language model what no formula can tell of a trace, and reports its answers.
 //!
 //! ```text
-//! engine --JudgeRequest--> Handle --queue--> Worker --Case--> one call after the other --Report--> engine
+//! engine --JudgeRequest--> Handle --queue--> Worker --TraceCase--> one call after the other --Report--> engine
 //! ```
 //!
 //! What is asked is in [`metric`] (which calls make which score), [`stage`] (the question of one call and the form of its

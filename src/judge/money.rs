@@ -20,18 +20,18 @@ use crate::engine::tenants::TenantHash;
 
 /// The budget and the breaker of one endpoint.
 #[derive(Debug)]
-pub(super) struct Money {
+pub(super) struct CallBudget {
     budget: Budget,
     breaker: Breaker,
     /// The least amount that was refused as over the budget, by tenant.
     short_of: BTreeMap<TenantHash, Quanta>,
     // By model, of which there are those of the configuration and of files of expectations.
-    habits: BTreeMap<String, Habit>,
+    habits: BTreeMap<String, CostHistory>,
 }
 
 /// What is known of the cost of calls of a model.
 #[derive(Clone, Copy, Debug, Default)]
-struct Habit {
+struct CostHistory {
     /// How many times the most by its bytes a call has cost, rounded up, at least 1, in `hour` and in the one before; `None` without
     /// a reply.
     times: [Option<i64>; 2],
@@ -43,7 +43,7 @@ struct Habit {
 
 /// The most that a call may cost.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stake<'m> {
+pub(super) struct CallCost<'m> {
     /// The model of the call.
     pub(super) model: &'m str,
     /// The tenant that it is for.
@@ -76,13 +76,13 @@ pub(super) enum Admission {
     Refused(&'static str),
 }
 
-impl Money {
+impl CallBudget {
     pub(super) fn new(budget: Budget, breaker: Breaker) -> Self {
         Self { budget, breaker, short_of: BTreeMap::new(), habits: BTreeMap::new() }
     }
 
     /// Decides about a call; if it may go out, sets aside the most that it can cost.
-    pub(super) fn admit(&mut self, stake: Stake<'_>, now: Timestamp) -> Admission {
+    pub(super) fn admit(&mut self, stake: CallCost<'_>, now: Timestamp) -> Admission {
         let habit = self.habits.get(stake.model).copied().unwrap_or_default();
         let most = self.expected(stake, now);
         if let Some(why) = self.away(stake, now) {
@@ -98,13 +98,13 @@ impl Money {
     }
 
     /// The most that a call can cost, in the light of what calls of its model have cost.
-    fn expected(&self, Stake { model, most, .. }: Stake<'_>, now: Timestamp) -> Quanta {
+    fn expected(&self, CallCost { model, most, .. }: CallCost<'_>, now: Timestamp) -> Quanta {
         let times = self.habits.get(model).and_then(|habit| habit.times(now)).unwrap_or(1);
         Quanta(most.0.saturating_mul(times))
     }
 
     /// Why a call would be refused; `None` if it would not.
-    pub(super) fn away(&mut self, stake: Stake<'_>, now: Timestamp) -> Option<&'static str> {
+    pub(super) fn away(&mut self, stake: CallCost<'_>, now: Timestamp) -> Option<&'static str> {
         let most = self.expected(stake, now);
         if self.budget.unspent(stake.tenant, now) < most {
             let least = self.short_of.entry(stake.tenant).or_insert(most);
@@ -115,7 +115,7 @@ impl Money {
     }
 
     /// Takes the outcome of a call; returns whether it cost more than was set aside.
-    pub(super) fn settle(&mut self, stake: Stake<'_>, outcome: Outcome, now: Timestamp) -> bool {
+    pub(super) fn settle(&mut self, stake: CallCost<'_>, outcome: Outcome, now: Timestamp) -> bool {
         let Outcome { reserved, cost, replied, well } = outcome;
         self.budget.settle(stake.tenant, reserved, cost, now);
         let habit = self.habits.entry(stake.model.to_owned()).or_default();
@@ -140,7 +140,7 @@ impl Money {
     }
 }
 
-impl Habit {
+impl CostHistory {
     /// The most times in this hour and the one before.
     fn times(&self, now: Timestamp) -> Option<i64> {
         match hour(now).saturating_sub(self.hour) {
@@ -175,15 +175,15 @@ mod tests {
         Timestamp((1_000_000 + minute) * 60_000_000_000)
     }
 
-    fn money() -> Money {
-        Money::new(
+    fn money() -> CallBudget {
+        CallBudget::new(
             Budget::new(Quanta(100), Shares::default()),
             Breaker::new(1, Duration::from_secs(60)),
         )
     }
 
-    fn stake(most: i64) -> Stake<'static> {
-        Stake { model: "m", tenant: 0, most: Quanta(most) }
+    fn stake(most: i64) -> CallCost<'static> {
+        CallCost { model: "m", tenant: 0, most: Quanta(most) }
     }
 
     fn came(reserved: i64, cost: i64, well: Option<bool>) -> Outcome {

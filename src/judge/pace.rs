@@ -14,7 +14,7 @@ use crate::engine::span::Timestamp;
 
 /// The pace of the judge.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct JudgeThroughput {
     /// Why no call would go out, and when that was seen; `None` if one may.
     pub(super) away: Option<(&'static str, Timestamp)>,
     deadline_nanos: u64,
@@ -25,7 +25,7 @@ pub(super) struct Pace {
     trace_nanos: Option<u64>,
 }
 
-impl Pace {
+impl JudgeThroughput {
     /// The pace of a judge of which nothing is known.
     pub(super) fn new(options: &JudgeOptions) -> Self {
         Self {
@@ -74,9 +74,9 @@ mod tests {
         Timestamp(second * SECOND)
     }
 
-    fn pace() -> Pace {
+    fn pace() -> JudgeThroughput {
         let deadline = Duration::from_secs(300);
-        Pace::new(&JudgeOptions { deadline, concurrency: 4, ..JudgeOptions::default() })
+        JudgeThroughput::new(&JudgeOptions { deadline, concurrency: 4, ..JudgeOptions::default() })
     }
 
     #[test]

@@ -9,16 +9,16 @@ use tokio::sync::mpsc;
 
 use super::meter::Meter;
 use super::options::JudgeOptions;
-use super::pace::Pace;
-use crate::engine::judging::{Attention, JudgeRequest};
+use super::pace::JudgeThroughput;
+use crate::engine::judging::{JudgeAvailability, JudgeRequest};
 use crate::engine::span::Timestamp;
 use crate::engine::tenants::Shares;
-use crate::lines::{self, Excess, Lines, lock};
+use crate::tenant_queue::{self, Excess, TenantQueue, lock};
 
 /// The engine's end of the queue. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    lines: Arc<Mutex<Lines<Waiting>>>,
+    lines: Arc<Mutex<TenantQueue<Waiting>>>,
     // Rung when a trace waits; once all clones are gone, no more traces come.
     wake: mpsc::Sender<()>,
     pending: Arc<AtomicUsize>,
@@ -26,18 +26,18 @@ pub struct Handle {
     max_pending_bytes: usize,
     deadline: Duration,
     meter: Arc<Meter>,
-    pace: Arc<Mutex<Pace>>,
+    pace: Arc<Mutex<JudgeThroughput>>,
     // Whether the queue was full and has not gone below three quarters since.
-    sated: Arc<AtomicBool>,
+    was_full: Arc<AtomicBool>,
 }
 
 /// The judge's end of the queue.
 #[derive(Debug)]
 pub struct Inbox {
-    lines: Arc<Mutex<Lines<Waiting>>>,
+    lines: Arc<Mutex<TenantQueue<Waiting>>>,
     woken: mpsc::Receiver<()>,
     pub(super) meter: Arc<Meter>,
-    pub(super) pace: Arc<Mutex<Pace>>,
+    pub(super) pace: Arc<Mutex<JudgeThroughput>>,
 }
 
 /// How long the judge counts as away after a trace found it so.
@@ -68,15 +68,15 @@ pub fn queue(options: &JudgeOptions, meter: Meter, shares: Shares) -> (Handle, I
     let meter = Arc::new(meter);
     let (wake, woken) = mpsc::channel(1);
     let handle = Handle {
-        lines: Arc::new(Mutex::new(Lines::new(shares))),
+        lines: Arc::new(Mutex::new(TenantQueue::new(shares))),
         wake,
         pending: Arc::default(),
         max_queue: options.max_queue.max(1),
         max_pending_bytes: options.max_pending_bytes,
         deadline: options.deadline,
         meter: meter.clone(),
-        pace: Arc::new(Mutex::new(Pace::new(options))),
-        sated: Arc::default(),
+        pace: Arc::new(Mutex::new(JudgeThroughput::new(options))),
+        was_full: Arc::default(),
     };
     let (lines, pace) = (handle.lines.clone(), handle.pace.clone());
     (handle, Inbox { lines, woken, meter, pace })
@@ -86,13 +86,13 @@ impl Handle {
     /// Whether traces are read for the judge at `now`. Once as many wait as can be judged in time, they are not read until a
     /// quarter of these is gone: most that begin before would find the queue full. Meanwhile tenants with less than their share are
     /// read.
-    pub fn attention(&self, now: Timestamp) -> Attention {
+    pub fn attention(&self, now: Timestamp) -> JudgeAvailability {
         let (away, max_useful) = {
             let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
             (why_away(&pace, now), pace.max_useful(now))
         };
         if away.is_some() {
-            return Attention::Away;
+            return JudgeAvailability::Away;
         }
         let lines = lock(&self.lines);
         let most = self.max_queue.min(max_useful);
@@ -101,12 +101,12 @@ impl Handle {
         let filled = [fills(lines.len(), most), fills(bytes, self.max_pending_bytes)];
         let full = filled.iter().any(|(full, _)| *full);
         let short = filled.iter().all(|(_, short)| *short);
-        let sated = full || (!short && self.sated.load(Ordering::Relaxed));
-        self.sated.store(sated, Ordering::Relaxed);
-        if sated {
-            Attention::Full(Arc::new(lines.over(most, self.max_pending_bytes)))
+        let was_full = full || (!short && self.was_full.load(Ordering::Relaxed));
+        self.was_full.store(was_full, Ordering::Relaxed);
+        if was_full {
+            JudgeAvailability::Full(Arc::new(lines.over(most, self.max_pending_bytes)))
         } else {
-            Attention::Reads
+            JudgeAvailability::Available
         }
     }
 
@@ -128,11 +128,11 @@ impl Handle {
         lines.put(tenant, Waiting { request, due, left, share }, bytes);
         self.meter.waiting.inc();
         while self.pending.load(Ordering::Relaxed) > self.max_pending_bytes
-            && lines.push_out(Excess::Bytes).is_some()
+            && lines.evict_last(Excess::Bytes).is_some()
         {
             self.pushed_out("memory");
         }
-        while lines.len() > self.max_queue && lines.push_out(Excess::Items).is_some() {
+        while lines.len() > self.max_queue && lines.evict_last(Excess::Items).is_some() {
             self.pushed_out("queue_full");
         }
         drop(lines);
@@ -151,14 +151,14 @@ impl Handle {
 }
 
 /// Why the judge is away; `None` if that was last seen `AWAY_HOLDS` ago or earlier, as it may be back.
-fn why_away(pace: &Pace, now: Timestamp) -> Option<&'static str> {
+fn why_away(pace: &JudgeThroughput, now: Timestamp) -> Option<&'static str> {
     pace.away.filter(|(_, at)| now < at.after(AWAY_HOLDS)).map(|(why, _)| why)
 }
 
 impl Inbox {
     /// Waits for the next trace; `None` when the engine has gone.
     pub(super) async fn next(&mut self) -> Option<Waiting> {
-        let waiting = lines::next(&self.lines, &mut self.woken).await?;
+        let waiting = tenant_queue::next(&self.lines, &mut self.woken).await?;
         self.meter.waiting.dec();
         Some(waiting)
     }
@@ -220,13 +220,17 @@ mod tests {
         let options = JudgeOptions { max_queue: 2, ..JudgeOptions::default() };
         let (handle, inbox) = queue(&options, Meter::new(&registry).unwrap(), Shares::default());
         let (now, later) = (Timestamp(0), Timestamp(0).after(AWAY_HOLDS));
-        assert_eq!(handle.attention(now), Attention::Reads);
+        assert_eq!(handle.attention(now), JudgeAvailability::Available);
         inbox.pace.lock().unwrap().away = Some(("endpoint_down", now));
-        assert_eq!(handle.attention(now), Attention::Away);
+        assert_eq!(handle.attention(now), JudgeAvailability::Away);
         let unread = JudgeRequest { unread: true, ..JudgeRequest::default() };
         handle.offer(unread.clone(), now);
         assert_eq!(lock(&inbox.lines).take().unwrap().left, Some("endpoint_down"));
-        assert_eq!(handle.attention(later), Attention::Reads, "nobody has said so since");
+        assert_eq!(
+            handle.attention(later),
+            JudgeAvailability::Available,
+            "nobody has said so since"
+        );
         handle.offer(request(1), later);
         handle.offer(request(1), later);
         assert!(!handle.attention(later).reads(0));
@@ -242,14 +246,14 @@ mod tests {
         let (handle, inbox) = queue(&options, Meter::new(&registry).unwrap(), Shares::default());
         let now = Timestamp(0);
         for waits in 0..8 {
-            assert_eq!(handle.attention(now), Attention::Reads, "{waits} wait");
+            assert_eq!(handle.attention(now), JudgeAvailability::Available, "{waits} wait");
             handle.offer(request(1), now);
         }
         for waits in [8, 7, 6] {
             assert!(!handle.attention(now).reads(0), "{waits} wait");
             lock(&inbox.lines).take().unwrap();
         }
-        assert_eq!(handle.attention(now), Attention::Reads);
+        assert_eq!(handle.attention(now), JudgeAvailability::Available);
         // Five wait, and a trace takes a whole deadline: the judge has more than it can do.
         inbox.pace.lock().unwrap().begin(now);
         assert!(!handle.attention(now.after(options.deadline)).reads(0));

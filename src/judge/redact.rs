@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::keyed::{Keyed, plain};
-use crate::engine::trace::{Step, Transcript};
+use crate::engine::trace::{Transcript, TranscriptStep};
 
 /// The text that replaces what was taken out.
 pub const REDACTED: &str = "[redacted]";
@@ -66,7 +66,7 @@ impl Redactor {
     /// The transcript without what must not leave.
     pub fn transcript(&self, transcript: Transcript) -> Transcript {
         let text = |text: Option<String>| text.map(|text| self.text(&text));
-        let step = |step: Step| Step {
+        let step = |step: TranscriptStep| TranscriptStep {
             name: text(step.name),
             input: text(step.input),
             output: text(step.output),
@@ -83,7 +83,7 @@ impl Redactor {
 
     /// The text of a field without what must not leave, which is all of it if the field's name says so.
     pub fn field(&self, name: &str, text: &str) -> String {
-        if self.is_kept(name) { REDACTED.to_owned() } else { self.text(text) }
+        if self.is_secret(name) { REDACTED.to_owned() } else { self.text(text) }
     }
 
     /// A text without what must not leave.
@@ -105,7 +105,7 @@ impl Redactor {
     }
 
     /// Whether the value of this name must not leave.
-    fn is_kept(&self, name: &str) -> bool {
+    fn is_secret(&self, name: &str) -> bool {
         let name = plain(name);
         self.keys.iter().any(|word| name.contains(word))
     }
@@ -126,9 +126,9 @@ impl Redactor {
     }
 
     /// Whether an object is an entry of a name and a value, and the name says that the value must not leave.
-    fn names_one(&self, map: &serde_json::Map<String, Value>) -> bool {
+    fn is_secret_entry(&self, map: &serde_json::Map<String, Value>) -> bool {
         let names = ["name", "key"].into_iter().filter_map(|key| map.get(key)?.as_str());
-        map.contains_key("value") && names.into_iter().any(|name| self.is_kept(name))
+        map.contains_key("value") && names.into_iter().any(|name| self.is_secret(name))
     }
 
     /// Redacts a value in place; returns whether anything was taken out.
@@ -140,9 +140,9 @@ impl Redactor {
         match value {
             Value::Object(map) => {
                 let mut any = false;
-                let named = self.names_one(map);
+                let named = self.is_secret_entry(map);
                 for (key, value) in map.iter_mut() {
-                    if self.is_kept(key) || (named && key == "value") {
+                    if self.is_secret(key) || (named && key == "value") {
                         *value = Value::String(REDACTED.to_owned());
                         any = true;
                     } else {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::stage::Stage;
-use crate::engine::expect::judge::{self, Label, Verdict};
+use crate::engine::expect::judge::{self, JudgeVerdict, Label};
 
 /// Why an answer cannot be used.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, thiserror::Error)]
@@ -58,8 +58,8 @@ pub fn read(stage: Stage, answer: &str) -> Result<Value, ReplyError> {
 }
 
 /// The verdict in the answer to a rubric; `None` if there is none.
-pub fn verdict(answer: &Value) -> Option<Verdict> {
-    Some(Verdict {
+pub fn verdict(answer: &Value) -> Option<JudgeVerdict> {
+    Some(JudgeVerdict {
         score: answer.get("score")?.as_i64()?,
         label: Label::deserialize(answer.get("label")?).ok()?,
         rationale: answer.get("rationale").and_then(Value::as_str).map(str::to_owned),

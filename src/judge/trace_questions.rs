@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::case::Case;
+use super::case::TraceCase;
 use super::client::Question;
 use super::options::JudgeOptions;
 use super::prompt::VERSION;
@@ -14,7 +14,7 @@ use super::stage::Stage;
 use super::verdict::{brief, evaluator};
 use super::worker::Judge;
 use crate::engine::expect::Judgements;
-use crate::engine::expect::judge::{Judgement, Verdict};
+use crate::engine::expect::judge::{JudgeVerdict, Judgement};
 use crate::engine::judging::{JudgeReply, RubricRequest};
 use crate::engine::math::Quanta;
 use crate::engine::span::Timestamp;
@@ -31,7 +31,7 @@ pub(super) struct TraceQuestions<'j, S> {
     // Whether answers are logged, for a later process.
     lasting: bool,
     // The cost that the engine has not been told of.
-    unsaid: Quanta,
+    unreported_cost: Quanta,
 }
 
 impl<'j, S: Sink> TraceQuestions<'j, S> {
@@ -44,7 +44,7 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
         answered: BTreeMap<String, String>,
     ) -> Self {
         let lasting = sink.keeps_log();
-        Self { judge, sink, trace, due, answered, lasting, unsaid: Quanta(0) }
+        Self { judge, sink, trace, due, answered, lasting, unreported_cost: Quanta(0) }
     }
 
     /// Questions that test the judge itself, so that their answers are not logged.
@@ -54,7 +54,12 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
     }
 
     /// Asks all questions that the metrics of a case need.
-    pub(super) async fn ask_all(&mut self, case: &mut Case, options: &JudgeOptions, agent: &str) {
+    pub(super) async fn ask_all(
+        &mut self,
+        case: &mut TraceCase,
+        options: &JudgeOptions,
+        agent: &str,
+    ) {
         while let Some((metric, stage)) = case.next() {
             let model = options.model(metric, agent);
             let (temperature, prompt) = (options.temperature, case.prompt(stage));
@@ -76,7 +81,7 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
     /// Judges by rules. A rule that even one of its judges could not judge has no judgement: it neither passes nor fails.
     pub(super) async fn rubrics(
         &mut self,
-        case: &Case,
+        case: &TraceCase,
         rubrics: &[RubricRequest],
         options: &JudgeOptions,
         agent: &str,
@@ -92,7 +97,7 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
 
     async fn rubric(
         &mut self,
-        case: &Case,
+        case: &TraceCase,
         rubric: &RubricRequest,
         options: &JudgeOptions,
         agent: &str,
@@ -102,7 +107,7 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
         let models = if judges.models.is_empty() { &own[..] } else { &judges.models[..] };
         let rule = format!("{:016x}", xxh3_64(rubric.key.as_bytes()));
         let stage = if rubric.judged.is_some() { Stage::RubricOfText } else { Stage::Rubric };
-        let mut verdicts: Vec<Verdict> = Vec::new();
+        let mut verdicts: Vec<JudgeVerdict> = Vec::new();
         for (number, model) in models.iter().enumerate() {
             let question = Question {
                 model,
@@ -115,7 +120,7 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
             let answer = self.ask(&question, &format!("/{rule}/{number}")).await?;
             let verdict = reply::verdict(&answer).ok_or("wrong_form")?;
             let rationale = verdict.rationale.as_deref().map(brief).map(str::to_owned);
-            verdicts.push(Verdict { rationale, judge: Some(evaluator(model)), ..verdict });
+            verdicts.push(JudgeVerdict { rationale, judge: Some(evaluator(model)), ..verdict });
         }
         match verdicts.pop() {
             Some(verdict) if !judges.ensemble => Ok(Judgement::Single(verdict)),
@@ -127,8 +132,8 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
     }
 
     /// Takes the cost that the engine has not been told of.
-    pub(super) fn unsaid(&mut self) -> Quanta {
-        std::mem::take(&mut self.unsaid)
+    pub(super) fn unreported_cost(&mut self) -> Quanta {
+        std::mem::take(&mut self.unreported_cost)
     }
 
     /// The answer to a question, known or new; `about` tells it from others of its stage.
@@ -140,13 +145,13 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
             return Ok(answer);
         }
         let (answer, paid) = self.judge.client.ask(question).await;
-        self.unsaid = Quanta(self.unsaid.0.saturating_add(paid.0));
+        self.unreported_cost = Quanta(self.unreported_cost.0.saturating_add(paid.0));
         let answer = answer?;
         if self.lasting {
             let reply = JudgeReply {
                 trace: self.trace,
                 answered: [(key, answer.to_string())].into(),
-                cost: self.unsaid(),
+                cost: self.unreported_cost(),
                 ..JudgeReply::default()
             };
             self.judge.deliver(reply, Vec::new(), self.due, self.sink).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::case::Case;
+use super::case::TraceCase;
 use super::metric::{Metric, Outcome, Violation};
 use super::prompt::VERSION;
 use crate::engine::expect::Judgements;
@@ -34,7 +34,7 @@ pub(super) struct JudgedTrace {
 
 /// One score, with its reason.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Verdict {
+pub(super) struct JudgedScore {
     pub(super) metric: Metric,
     pub(super) score: Quanta,
     pub(super) label: Option<String>,
@@ -47,8 +47,8 @@ pub(super) struct Verdict {
 
 impl Judged {
     /// The scores in an outcome.
-    pub(super) fn verdicts(&self, outcome: Outcome, case: &Case) -> Vec<Verdict> {
-        let score = |score, label: Option<&str>, explanation| Verdict {
+    pub(super) fn verdicts(&self, outcome: Outcome, case: &TraceCase) -> Vec<JudgedScore> {
+        let score = |score, label: Option<&str>, explanation| JudgedScore {
             metric: self.metric,
             score,
             label: label.map(str::to_owned),
@@ -69,7 +69,7 @@ impl Judged {
                     // The judge looked, and found no broken rule.
                     return vec![score(one, Some("none"), None)];
                 }
-                let verdict = |violation: Violation| Verdict {
+                let verdict = |violation: Violation| JudgedScore {
                     metric: self.metric,
                     score: kept(&violation.severity),
                     label: Some(violation.severity),
@@ -83,7 +83,7 @@ impl Judged {
     }
 }
 
-impl Verdict {
+impl JudgedScore {
     /// The score that others than the engine are told.
     pub(super) fn score(&self, request: &JudgedTrace, judge: &str, now: Timestamp) -> Score {
         Score {
@@ -107,7 +107,7 @@ impl Verdict {
             name: Arc::from(self.metric.name()),
             score: self.score,
             label: self.label.map(Arc::from),
-            success: outcome::told(self.metric.name(), None, self.score, None),
+            success: outcome::success_of(self.metric.name(), None, self.score, None),
             explanation: self.explanation.map(|why| Arc::from(brief(&why))),
             source: Source::Judge,
             identifier: Arc::from(self.identifier),
@@ -129,7 +129,7 @@ pub(super) fn told_of_rules<'j>(
     request: &'j JudgedTrace,
     now: Timestamp,
 ) -> impl Iterator<Item = Score> + 'j {
-    let told = move |(rule, verdict): (&'j String, &'j judge::Verdict)| Score {
+    let told = move |(rule, verdict): (&'j String, &'j judge::JudgeVerdict)| Score {
         trace_id: request.trace_id,
         span_id: request.root,
         agent: request.agent.clone(),
@@ -151,7 +151,7 @@ pub(super) fn told_of_rules<'j>(
 const RUBRIC: &str = "llm_judge";
 
 /// An outcome as one number, for broken rules that of the worst; `None` if there was nothing to score.
-pub(super) fn worth(outcome: &Outcome) -> Option<Quanta> {
+pub(super) fn as_score(outcome: &Outcome) -> Option<Quanta> {
     match outcome {
         Outcome::Score(score, _) => Some(*score),
         Outcome::Nothing(_) => None,
@@ -172,7 +172,7 @@ pub(super) fn brief(why: &str) -> &str {
 const MAX_EXPLANATION_BYTES: usize = 500;
 
 /// The worst violation of each rule; unknown rules are left out.
-fn worst(violations: Vec<Violation>, case: &Case) -> BTreeMap<String, Violation> {
+fn worst(violations: Vec<Violation>, case: &TraceCase) -> BTreeMap<String, Violation> {
     let mut worst: BTreeMap<String, Violation> = BTreeMap::new();
     for violation in violations.into_iter().filter(|found| case.has_rule(&found.constraint)) {
         let held = worst.get(&violation.constraint);
@@ -203,10 +203,10 @@ mod tests {
         Judged { metric, judge: "judge/m/p1".to_owned(), empty_is_one }
     }
 
-    fn case() -> Case {
+    fn case() -> TraceCase {
         let rules =
             [("no_pii".to_owned(), "..".to_owned()), ("polite".to_owned(), "..".to_owned())];
-        Case::new(&Metric::ALL, &Transcript::default(), &rules.into())
+        TraceCase::new(&Metric::ALL, &Transcript::default(), &rules.into())
     }
 
     fn violation(constraint: &str, severity: &str) -> Violation {

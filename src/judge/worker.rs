@@ -11,17 +11,17 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::canary::{Canary, CanaryError, Round, canaries};
-use super::case::Case;
+use super::case::TraceCase;
 use super::client::JudgeClient;
 use super::meter::Meter;
 use super::metric::{Metric, Outcome};
 use super::noise::{Noise, is_picked};
 use super::options::JudgeOptions;
-use super::pace::Pace;
+use super::pace::JudgeThroughput;
 use super::queue::{self, Handle, Inbox, Waiting};
 use super::redact::{BadRedaction, Redactor};
 use super::trace_questions::TraceQuestions;
-use super::verdict::{Judged, JudgedTrace, evaluator, told_of_rules, worth};
+use super::verdict::{Judged, JudgedTrace, as_score, evaluator, told_of_rules};
 use crate::clock::Clock;
 use crate::engine::judging::{JudgeReply, JudgeRequest, Score};
 use crate::engine::math::Quanta;
@@ -49,8 +49,8 @@ pub struct Judge {
     pub(super) clock: Clock,
     pub(super) meter: Arc<Meter>,
     inbox: Option<Inbox>,
-    pace: Arc<Mutex<Pace>>,
-    told: Option<mpsc::Sender<Score>>,
+    pace: Arc<Mutex<JudgeThroughput>>,
+    scores_out: Option<mpsc::Sender<Score>>,
     noise: Mutex<Noise>,
     canaries: Vec<Canary>,
 }
@@ -101,7 +101,7 @@ pub struct JudgeParts<'a> {
     /// The registry of its metrics.
     pub registry: &'a Registry,
     /// The channel of scores for others than the engine.
-    pub told: Option<mpsc::Sender<Score>>,
+    pub scores_out: Option<mpsc::Sender<Score>>,
     /// What earlier processes spent, as (minute, dollars).
     pub paid: Vec<(u64, Quanta)>,
     /// The shares of tenants in its queue and its budget.
@@ -138,7 +138,7 @@ impl Judge {
             meter,
             pace: inbox.pace.clone(),
             inbox: Some(inbox),
-            told: given.told,
+            scores_out: given.scores_out,
             noise: Mutex::default(),
             canaries,
         };
@@ -208,7 +208,7 @@ impl Judge {
         }
         let agent = &*request.agent.agent_name;
         let metrics = if request.metrics { self.options.metrics.as_slice() } else { &[] };
-        let mut case = Case::new(metrics, &transcript, &self.options.constraints);
+        let mut case = TraceCase::new(metrics, &transcript, &self.options.constraints);
         let mut questions = TraceQuestions::new(self, sink, trace, due, request.answered);
         questions.ask_all(&mut case, &self.options, agent).await;
         let judgements = questions.rubrics(&case, &request.rubrics, &self.options, agent).await;
@@ -217,34 +217,40 @@ impl Judge {
             judgements,
             metrics_over: request.metrics,
             rules_over: request.rubrics.into_iter().map(|rubric| rubric.key).collect(),
-            cost: questions.unsaid(),
+            cost: questions.unreported_cost(),
             ..JudgeReply::default()
         };
         let asked =
             JudgedTrace { trace_id: request.trace_id, root: request.root, agent: request.agent };
         let now = self.clock.now();
-        told_of_rules(&reply.judgements, &asked, now).for_each(|score| self.tell(score));
+        told_of_rules(&reply.judgements, &asked, now).for_each(|score| self.send_score(score));
         let reports = self.reports(&case, &asked);
         self.deliver(reply, reports, due, sink).await;
         if !metrics.is_empty() && is_picked(asked.trace_id, self.options.rejudge_rate) {
-            let again = Case::new(metrics, &transcript, &self.options.constraints);
+            let again = TraceCase::new(metrics, &transcript, &self.options.constraints);
             self.judge_again(&case, again, &asked.agent.agent_name, sink).await;
         }
     }
 
     /// Judges a trace a second time, to measure how far the scores are from the first ones.
-    async fn judge_again<S: Sink>(&self, first: &Case, mut second: Case, agent: &str, sink: &S) {
+    async fn judge_again<S: Sink>(
+        &self,
+        first: &TraceCase,
+        mut second: TraceCase,
+        agent: &str,
+        sink: &S,
+    ) {
         let due = self.clock.now().after(self.options.deadline);
         let mut questions = TraceQuestions::passing(self, sink, due);
         questions.ask_all(&mut second, &self.options, agent).await;
         for ((metric, first), (_, second)) in first.results().zip(second.results()) {
-            let pair = [first, second].map(|result| worth(&result.ok()?));
+            let pair = [first, second].map(|result| as_score(&result.ok()?));
             if let [Some(first), Some(second)] = pair {
                 let mut noise = self.noise.lock().unwrap_or_else(PoisonError::into_inner);
                 self.meter.noise(metric, noise.observe(metric, first, second));
             }
         }
-        self.paid(questions.unsaid(), due, sink).await;
+        self.paid(questions.unreported_cost(), due, sink).await;
     }
 
     /// Judges the traces with known answers, and measures the drift.
@@ -256,11 +262,11 @@ impl Judge {
             let known = |metric: &&Metric| canary.known.contains_key(metric);
             let metrics: Vec<Metric> = self.options.metrics.iter().filter(known).copied().collect();
             let trace = format!("{:#}", canary.trace);
-            let mut case = Case::of(&metrics, trace, &self.options.constraints);
+            let mut case = TraceCase::of(&metrics, trace, &self.options.constraints);
             questions.ask_all(&mut case, &self.options, "").await;
             for (metric, result) in case.results() {
                 self.meter.canary(result_name(&result));
-                let judged = result.ok().and_then(|outcome| worth(&outcome));
+                let judged = result.ok().and_then(|outcome| as_score(&outcome));
                 if let Some((judged, known)) = judged.zip(canary.known.get(&metric)) {
                     round.observe(metric, judged, *known);
                 }
@@ -268,7 +274,7 @@ impl Judge {
         }
         let metrics = self.options.metrics.iter();
         metrics.for_each(|metric| self.meter.drift(*metric, round.drift(*metric)));
-        self.paid(questions.unsaid(), due, sink).await;
+        self.paid(questions.unreported_cost(), due, sink).await;
     }
 
     /// Tells the engine of a cost that belongs to no trace.
@@ -277,7 +283,7 @@ impl Judge {
         self.deliver(reply, Vec::new(), due, sink).await;
     }
 
-    fn pace(&self) -> MutexGuard<'_, Pace> {
+    fn pace(&self) -> MutexGuard<'_, JudgeThroughput> {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -317,7 +323,7 @@ impl Judge {
     }
 
     /// The scores of the metrics as reports; also tells others of them.
-    fn reports(&self, case: &Case, asked: &JudgedTrace) -> Vec<Report> {
+    fn reports(&self, case: &TraceCase, asked: &JudgedTrace) -> Vec<Report> {
         let wall = self.clock.wall();
         let mut reports = Vec::new();
         for (metric, result) in case.results() {
@@ -327,7 +333,7 @@ impl Judge {
                 Judged { metric, judge: evaluator(model), empty_is_one: self.empty_is_one };
             let Ok(outcome) = result else { continue };
             for verdict in judged.verdicts(outcome, case) {
-                self.tell(verdict.score(asked, &judged.judge, wall));
+                self.send_score(verdict.score(asked, &judged.judge, wall));
                 reports.push(verdict.report(asked, wall));
             }
         }
@@ -335,9 +341,9 @@ impl Judge {
     }
 
     /// Tells others of a score, if there is room.
-    fn tell(&self, score: Score) {
-        if let Some(told) = &self.told
-            && told.try_send(score).is_err()
+    fn send_score(&self, score: Score) {
+        if let Some(scores_out) = &self.scores_out
+            && scores_out.try_send(score).is_err()
         {
             self.meter.dropped("scores_out_full");
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::signals::succeeds;
 use crate::engine::span::{
-    IdHash, Log, Operation, Report, Span, SpanId, TOLD_BY_RECORD, Target, Timestamp, TraceId,
+    IdHash, Log, Operation, RECORD_SCOPE, Report, Span, SpanId, Target, Timestamp, TraceId,
 };
 
 /// All decoded data.
@@ -136,5 +136,5 @@ fn in_their_turns(spans: &[Span]) -> Vec<Span> {
 /// The session of a span that is made of a log record, as the bytes in its trace id.
 fn session_of_turn(span: &Span) -> Option<[u8; 8]> {
     let [a, b, c, d, e, f, g, h, x, y, ..] = span.trace_id.0;
-    (span.scope == TOLD_BY_RECORD && [x, y] == [0xa6, 0x75]).then_some([a, b, c, d, e, f, g, h])
+    (span.scope == RECORD_SCOPE && [x, y] == [0xa6, 0x75]).then_some([a, b, c, d, e, f, g, h])
 }

@@ -7,7 +7,7 @@ use super::loops::{self, Found, Spend};
 use super::names::SessionKey;
 use super::runs;
 use super::score::{self, Scores, TraceScore, round4};
-use super::signals::{self, Place, Signal, Worth, believed, quanta, told_outcome};
+use super::signals::{self, Place, Signal, Worth, believed, quanta, reported_outcome};
 use super::tools::Call;
 use super::trace::{Trace, TurnStart};
 use crate::engine::loops::{Evidence, LoopKind, Severity};
@@ -84,12 +84,12 @@ pub(super) fn sessions(
 fn outcomes(traces: &[Trace], of_session: &[Report], all: &[Report]) -> Vec<Option<bool>> {
     let at = |at: usize| {
         let last = at + 1 == traces.len();
-        let of_session = told_outcome(of_session).filter(|_| last);
+        let of_session = reported_outcome(of_session).filter(|_| last);
         let of_run = runs::named(&traces[at]).and_then(|run| {
             let is_last =
                 traces[at + 1..].iter().all(|later| runs::named(later).as_ref() != Some(&run));
             let is_its = |target: &Target| runs::is_of(target, &run);
-            told_outcome(&reports(all, is_its)).filter(|_| is_last)
+            reported_outcome(&reports(all, is_its)).filter(|_| is_last)
         });
         of_session.into_iter().chain(of_run).min()
     };

@@ -90,7 +90,7 @@ pub(super) fn weights(options: &SessionOptions) -> BTreeMap<String, f64> {
 }
 
 /// The reported outcome, if there is one: the last report counts.
-pub(super) fn told_outcome(reports: &[Report]) -> Option<bool> {
+pub(super) fn reported_outcome(reports: &[Report]) -> Option<bool> {
     believed(reports, &OUTCOMES, Some(Source::Reported)).map(succeeds)
 }
 
@@ -165,7 +165,7 @@ fn tool_loop(worst: Option<Severity>) -> f64 {
 /// else the judge's.
 fn outcome(trace: &Trace, of_session: Option<bool>) -> Option<Signal> {
     let said = trace.attempt.as_ref().and_then(|attempt| attempt.success);
-    let own = told_outcome(&trace.reports).or(said);
+    let own = reported_outcome(&trace.reports).or(said);
     let told = match (own, of_session) {
         (Some(own), Some(other)) => Some(own && other),
         (own, other) => own.or(other),

@@ -2,7 +2,7 @@
 
 use super::names::name_of;
 use super::price::shipped;
-use crate::engine::span::{Operation, Span, SpanId, TOLD_BY_RECORD};
+use crate::engine::span::{Operation, RECORD_SCOPE, Span, SpanId};
 
 /// Most spans that are above another: of more the outermost ones.
 const DEEPEST: usize = 256;
@@ -198,5 +198,5 @@ fn answers(spans: &[Span], behaviour: &[usize]) -> Vec<(usize, usize)> {
 
 /// Whether a span is made of a log record.
 pub(super) fn is_record(span: &Span) -> bool {
-    span.scope == TOLD_BY_RECORD
+    span.scope == RECORD_SCOPE
 }

@@ -19,16 +19,16 @@ pub use body::Runaway;
 pub use options::WebhookOptions;
 pub use pace::SavedPace;
 
-use self::pace::{Key, Pace};
+use self::pace::{Key, WebhookRate};
 use crate::clock::Clock;
 use crate::engine::limits::Cause;
 use crate::engine::loops::Severity;
 use crate::engine::span::Timestamp;
 use crate::engine::tenants::{Shares, tenant_hash};
-use crate::lines::{self, Excess, Lines, lock};
 use crate::outbound::{CallError, Client, ClientOptions, EndpointError, backoff, check};
 use crate::registry::Registry;
 use crate::secret::Secret;
+use crate::tenant_queue::{self, Excess, TenantQueue, lock};
 
 /// Why there is no webhook.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub enum WebhookError {
 /// The stages' handle to the webhook, which never waits.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    lines: Arc<Mutex<Lines<Call>>>,
+    lines: Arc<Mutex<TenantQueue<Call>>>,
     // Rung when a call waits; once all clones are gone, no more come.
     wake: mpsc::Sender<()>,
     severity: Severity,
@@ -64,13 +64,13 @@ pub struct Handle {
 /// The pace of the calls, which a snapshot saves. A call counts as soon as it is queued, so that a snapshot after the last runaway has them
 /// all, whether or not they have been made.
 #[derive(Clone, Debug)]
-pub struct SharedPace(Arc<Mutex<Pace>>);
+pub struct SharedPace(Arc<Mutex<WebhookRate>>);
 
 /// The webhook, which calls the endpoint for one session after the other.
 #[derive(Debug)]
 pub struct Webhook {
     // Tenants take turns.
-    lines: Arc<Mutex<Lines<Call>>>,
+    lines: Arc<Mutex<TenantQueue<Call>>>,
     woken: mpsc::Receiver<()>,
     options: WebhookOptions,
     secret: Secret,
@@ -136,10 +136,10 @@ impl Webhook {
         for outcome in ["failed", "queue_full"] {
             outcomes.with_label_values(&[outcome]);
         }
-        let lines = Arc::new(Mutex::new(Lines::new(shares.clone())));
+        let lines = Arc::new(Mutex::new(TenantQueue::new(shares.clone())));
         let (wake, woken) = mpsc::channel(1);
         let (severity, base) = (options.severity, Arc::default());
-        let pace = Pace::new(options.cooldown, options.max_per_minute, shares);
+        let pace = WebhookRate::new(options.cooldown, options.max_per_minute, shares);
         let pace = SharedPace(Arc::new(Mutex::new(pace)));
         let handle = Handle {
             lines: Arc::clone(&lines),
@@ -210,7 +210,7 @@ impl Webhook {
     }
 
     async fn call_all(&mut self) {
-        while let Some(call) = lines::next(&self.lines, &mut self.woken).await {
+        while let Some(call) = tenant_queue::next(&self.lines, &mut self.woken).await {
             self.is_calling = true;
             let Call { session_id, cause, body, .. } = call;
             let outcome = if self.options.dry_run {
@@ -302,7 +302,7 @@ impl Handle {
         let bytes = body.len();
         lines.put(tenant, Call { body, cause, session_id, keys }, bytes);
         let is_over = self.wake.is_closed() || lines.len() > QUEUE;
-        let left_out = if is_over { lines.push_out(Excess::Items) } else { None };
+        let left_out = if is_over { lines.evict_last(Excess::Items) } else { None };
         drop(lines);
         if let Some(left_out) = left_out {
             self.pace.lock().take_back(&left_out.keys);
@@ -319,7 +319,7 @@ impl SharedPace {
         self.lock().save()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pace> {
+    fn lock(&self) -> MutexGuard<'_, WebhookRate> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

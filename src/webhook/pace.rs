@@ -12,7 +12,7 @@ use crate::engine::tenants::{Shares, TenantHash};
 
 /// The sessions and traces that were reported, and when. It holds at most what the cap lets through in a cooldown.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct WebhookRate {
     cooldown: Duration,
     max_per_minute: usize,
     told: BTreeSet<Key>,
@@ -39,7 +39,7 @@ pub(super) enum Key {
     Trace(String, String),
 }
 
-impl Pace {
+impl WebhookRate {
     pub(super) fn new(cooldown: Duration, max_per_minute: usize, shares: Shares) -> Self {
         let (told, order) = (BTreeSet::new(), VecDeque::new());
         Self { cooldown, max_per_minute, told, order, minute: VecDeque::new(), shares }
@@ -111,8 +111,8 @@ mod tests {
         vec![Key::Session(tenant.to_owned(), ScopedId { id: id.into(), ..ScopedId::default() })]
     }
 
-    fn pace(max: usize) -> Pace {
-        Pace::new(Duration::from_secs(600), max, Shares::default())
+    fn pace(max: usize) -> WebhookRate {
+        WebhookRate::new(Duration::from_secs(600), max, Shares::default())
     }
 
     fn session(id: &str) -> Vec<Key> {
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_tenant_that_runs_away_leaves_others_theirs() {
         let shares = TenantOptions::default().shares(2);
-        let mut pace = Pace::new(Duration::from_secs(600), 4, shares);
+        let mut pace = WebhookRate::new(Duration::from_secs(600), 4, shares);
         let mut told = |tenant: TenantHash, id: &str| {
             pace.admit(&of(&tenant.to_string(), id), tenant, at(0)).is_ok()
         };

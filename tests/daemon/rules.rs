@@ -6,7 +6,7 @@ use std::process::Command;
 
 use agentgauge::engine::span::Timestamp;
 use agentgauge::health::Health;
-use agentgauge::ingest::Tally;
+use agentgauge::ingest::RequestCounts;
 
 use serde_json::Value;
 
@@ -320,7 +320,7 @@ fn unhealthy() -> String {
     health.received(
         "grpc",
         "protobuf",
-        &Tally { spans: 1, logs: 1, metric_points: 1, ..Tally::default() },
+        &RequestCounts { spans: 1, logs: 1, metric_points: 1, ..RequestCounts::default() },
     );
     ["too_large", "store_full"].iter().for_each(|why| health.refused(why));
     for what in ["traces", "sessions", "agents"] {

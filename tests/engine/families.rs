@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use agentgauge::engine::options::AssembleOptions;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
-use agentgauge::engine::span::{TOLD_BY_RECORD, Timestamp};
+use agentgauge::engine::span::{RECORD_SCOPE, Timestamp};
 use agentgauge::export::prometheus::{Detail, Format, render};
 use proptest::prelude::*;
 
@@ -85,7 +85,7 @@ fn differing(capture: &str, delivery: &Delivery) -> BTreeMap<String, (Vec<String
     let items = items(capture);
     let mut delivered = reordered(&items, &delivery.order);
     delivered.sort_by_key(|item| match item {
-        Item::Span(span) => span.parent.is_some() || span.scope != TOLD_BY_RECORD,
+        Item::Span(span) => span.parent.is_some() || span.scope != RECORD_SCOPE,
         Item::Log(_) | Item::Report(_) => true,
     });
     let delivery = &Delivery { pause: pause(&delivered, delivery), ..delivery.clone() };

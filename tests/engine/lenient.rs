@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use agentgauge::engine::options::ConventionOptions;
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
-use agentgauge::ingest::{Batch, Compression, Encoding, Refusal, Signal, Tally};
+use agentgauge::ingest::{Batch, Compression, Encoding, Refusal, RequestCounts, Signal};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -111,13 +111,13 @@ impl Case {
         Self { rejected: Some(why), ..self }
     }
 
-    fn expected(&self, encoding: Encoding) -> Tally {
+    fn expected(&self, encoding: Encoding) -> RequestCounts {
         let also = if encoding == Encoding::Json { self.only_json } else { &[] };
-        Tally {
+        RequestCounts {
             spans: 10,
             rejected: self.rejected.map(|why| (why, 1)).into_iter().collect(),
             repaired: self.repaired.iter().chain(also).copied().collect::<BTreeMap<_, _>>(),
-            ..Tally::default()
+            ..RequestCounts::default()
         }
     }
 }
@@ -591,7 +591,7 @@ fn json_of_another_shape_is_refused_and_says_what_was_expected() {
         assert!(error.contains(says), "{json}: {error}");
     }
     for json in ["{}", r#"{"resourceSpans": null}"#, r#"{"other": 1}"#] {
-        assert_eq!(refused(Signal::Traces, json).unwrap(), Tally::default(), "{json}");
+        assert_eq!(refused(Signal::Traces, json).unwrap(), RequestCounts::default(), "{json}");
     }
     for (signal, json, why, count) in [
         (Signal::Traces, r#"{"resourceSpans": [{"scopeSpans": {"spans": []}}]}"#, "not_a_list", 1),

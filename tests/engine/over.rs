@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentgauge::engine::assemble::{Assemble, Input, Learned};
+use agentgauge::engine::assemble::{Assembler, Input, Learned};
 use agentgauge::engine::counters::Counter;
 use agentgauge::engine::facts::{OverBy, TraceState};
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
@@ -589,9 +589,9 @@ fn verdicts_of_traces_without_a_root_count_when_they_are_final() {
 fn a_hundred_thousand_traces_whose_root_never_comes_are_closed_at_their_age() {
     const TRACES: u64 = 100_000;
     let options = EngineOptions::default();
-    let new = || Assemble::new(options.assemble.clone(), options.loops.clone(), &options.cost);
+    let new = || Assembler::new(options.assemble.clone(), options.loops.clone(), &options.cost);
     let mut stage = new();
-    let apply = |stage: &mut Assemble, span: Span, now| {
+    let apply = |stage: &mut Assembler, span: Span, now| {
         stage.handle(Input::Span(Box::new(span)), at(now));
     };
     // Roots come here, so each of them is waited for.
@@ -655,7 +655,7 @@ fn a_hundred_thousand_traces_whose_root_never_comes_are_closed_at_their_age() {
 fn over_the_bound_the_quietest_open_trace_goes_as_partial() {
     let mut options = EngineOptions::default();
     options.assemble.max_open_traces = 100;
-    let mut stage = Assemble::new(options.assemble.clone(), options.loops.clone(), &options.cost);
+    let mut stage = Assembler::new(options.assemble.clone(), options.loops.clone(), &options.cost);
     let mut gone = Vec::new();
     for trace in 0..300_u64 {
         let now = SECOND * u32::try_from(trace).unwrap() / 100;

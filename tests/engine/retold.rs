@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentgauge::engine::assemble::{Assemble, Input, Learned};
+use agentgauge::engine::assemble::{Assembler, Input, Learned};
 use agentgauge::engine::counters::Counter;
 use agentgauge::engine::facts::SessionFacts;
 use agentgauge::engine::options::SessionScope;
@@ -142,14 +142,14 @@ fn spans(place: usize, record: &Record) -> Vec<Span> {
     spans
 }
 
-fn assemble(scope: SessionScope) -> Assemble {
+fn assemble(scope: SessionScope) -> Assembler {
     let options = EngineOptions::default();
-    Assemble::new(options.assemble, options.loops, &options.cost).scoped_by(scope)
+    Assembler::new(options.assemble, options.loops, &options.cost).scoped_by(scope)
 }
 
 /// Applies a record as a partition does: timers that were due first.
 fn apply(
-    (stage, known): (&mut Assemble, &Learned),
+    (stage, known): (&mut Assembler, &Learned),
     (place, record): (usize, &Record),
     now: Timestamp,
 ) {
@@ -231,7 +231,7 @@ fn checkpoints(
     scope: SessionScope,
 ) -> Vec<(Vec<u8>, Vec<u8>)> {
     let (mut stage, mut known) = (assemble(scope), nothing());
-    let save = |stage: &Assemble, known: &Learned| {
+    let save = |stage: &Assembler, known: &Learned| {
         let known = rmp_serde::to_vec_named(&known.save()).unwrap();
         (rmp_serde::to_vec_named(&stage.save()).unwrap(), known)
     };

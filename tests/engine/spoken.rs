@@ -5,7 +5,7 @@ use agentgauge::engine::convention::LogConvention;
 use agentgauge::engine::options::ConventionOptions;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::route::Route;
-use agentgauge::engine::span::{TOLD_BY_RECORD, Timestamp};
+use agentgauge::engine::span::{RECORD_SCOPE, Timestamp};
 use agentgauge::engine::view::{Document, TraceView};
 use agentgauge::ingest::decode::Decoder;
 use agentgauge::ingest::decode::IngestLimits;
@@ -561,7 +561,7 @@ fn a_restart_and_a_late_prompt_change_nothing() {
     for capture in ["codex-logs", "gemini-cli-logs"] {
         let all = items(capture);
         let straight = document(&all, 2);
-        let is_prompt = |item: &Item| matches!(item, Item::Span(span) if span.parent.is_none() && span.scope == TOLD_BY_RECORD);
+        let is_prompt = |item: &Item| matches!(item, Item::Span(span) if span.parent.is_none() && span.scope == RECORD_SCOPE);
         let (late, first): (Vec<Item>, Vec<Item>) = all.into_iter().partition(is_prompt);
         assert_eq!(late.len(), 4, "{capture}");
         let mut options = EngineOptions::default();

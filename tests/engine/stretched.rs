@@ -12,9 +12,7 @@ use std::time::Duration;
 use agentgauge::engine::counters::Counter;
 use agentgauge::engine::facts::AgentKey;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
-use agentgauge::engine::span::{
-    Operation, Span, SpanId, TOLD_BY_RECORD, Target, Timestamp, TraceId,
-};
+use agentgauge::engine::span::{Operation, RECORD_SCOPE, Span, SpanId, Target, Timestamp, TraceId};
 use serde_json::{Value, json};
 
 use crate::recorded::{Item, apply, captures, items};
@@ -63,8 +61,7 @@ fn ends(items: &[Item]) -> BTreeMap<(TraceId, SpanId), u64> {
 
 /// Whether it is for the order of records to tell the turn that a span is of.
 fn ordered(span: &Span, items: &[Item]) -> bool {
-    let session =
-        |span: &Span| (span.scope == TOLD_BY_RECORD).then(|| span.trace_id.0[..8].to_vec());
+    let session = |span: &Span| (span.scope == RECORD_SCOPE).then(|| span.trace_id.0[..8].to_vec());
     let stands_for_some = |item: &Item| match item {
         Item::Span(other) => other.trace_id.0[10..] == [0; 6] && session(other) == session(span),
         Item::Log(_) | Item::Report(_) => false,

@@ -1,6 +1,8 @@
 //! A simulated agent: traces that come by chance, and a detector that is told of them.
 
-use agentgauge::engine::detect::{Detector, DropOptions, DropState, Limits, Observation, Severity};
+use agentgauge::engine::detect::{
+    Detector, DropLimits, DropOptions, DropState, Observation, Severity,
+};
 use agentgauge::engine::span::Timestamp;
 
 /// Seconds.
@@ -8,7 +10,7 @@ pub(crate) const DAY: f64 = 86_400.0;
 
 pub(crate) struct Agent {
     pub(crate) detector: Detector,
-    pub(crate) limits: Limits,
+    pub(crate) limits: DropLimits,
     pub(crate) random: Random,
     /// Seconds.
     pub(crate) now: f64,
@@ -23,7 +25,7 @@ pub(crate) struct Agent {
 pub(crate) struct Random(u64);
 
 impl Agent {
-    pub(crate) fn new(limits: Limits, rate: f64, seed: u64) -> Self {
+    pub(crate) fn new(limits: DropLimits, rate: f64, seed: u64) -> Self {
         let random = Random::new(seed);
         let detector = Detector::default();
         Self { detector, limits, random, now: 0.0, rate, pages: 0, warnings: 0 }
@@ -64,7 +66,7 @@ impl Agent {
 
     /// The next version of this agent.
     pub(crate) fn deploy(&mut self) {
-        self.detector = self.detector.bequeath(&self.limits);
+        self.detector = self.detector.successor(&self.limits);
     }
 
     /// The detector as another process reads it back.

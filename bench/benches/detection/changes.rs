@@ -1,6 +1,6 @@
 //! Changes: how soon they are found, and how what was found ends.
 
-use agentgauge::engine::detect::{DropOptions, Limits, Severity};
+use agentgauge::engine::detect::{DropLimits, DropOptions, Severity};
 
 use crate::agent::{Agent, DAY, options};
 use crate::{FIRST_SEED, mean, percentile};
@@ -49,7 +49,7 @@ impl Change {
     }
 
     /// An agent just before the change; `None` if there is a false page at that moment.
-    fn past(&self, limits: Limits, days: f64, seed: u64) -> Option<Agent> {
+    fn past(&self, limits: DropLimits, days: f64, seed: u64) -> Option<Agent> {
         let mut agent = Agent::new(limits, self.rate, seed);
         let Some(before) = self.before else { return Some(agent) };
         while agent.now < days * DAY {
@@ -78,7 +78,7 @@ impl Change {
         None
     }
 
-    fn runs(&self, limits: Limits, days: f64, runs: u64) -> Vec<Found> {
+    fn runs(&self, limits: DropLimits, days: f64, runs: u64) -> Vec<Found> {
         let seeds = FIRST_SEED..FIRST_SEED + runs;
         let agents = seeds.filter_map(|seed| self.past(limits, days, seed));
         agents.filter_map(|agent| self.found(agent)).collect()
@@ -98,7 +98,7 @@ pub(crate) fn delays() {
         let shared = options(level).limits(3_000);
         let found = change.runs(yearly, 0.5, RUNS);
         let mut paged: Vec<f64> = found.iter().map(|found| found.paged).collect();
-        let few = |limits: Limits, days: f64| {
+        let few = |limits: DropLimits, days: f64| {
             mean(change.runs(limits, days, RUNS / 10).into_iter().map(|found| found.paged))
         };
         println!(
@@ -249,7 +249,7 @@ impl Change {
     }
 
     /// How often a drop stops being critical while the level is bad.
-    fn left(&self, limits: Limits, seed: u64) -> u64 {
+    fn left(&self, limits: DropLimits, seed: u64) -> u64 {
         let Some(mut agent) = self.past(limits, 0.5, seed) else { return 0 };
         while agent.severity() != Severity::Critical {
             agent.trace(self.after);
@@ -330,7 +330,7 @@ fn lasting() {
 
 impl Change {
     /// Pages after the first of a drop that goes on for so many days.
-    fn again(&self, limits: Limits, days: f64, seed: u64) -> Option<u64> {
+    fn again(&self, limits: DropLimits, days: f64, seed: u64) -> Option<u64> {
         let mut agent = self.past(limits, (KNOWN / self.rate / DAY).max(0.5), seed)?;
         while agent.severity() != Severity::Critical {
             agent.trace(self.after);

@@ -50,12 +50,12 @@ impl Agent {
     }
 
     /// Adds the silences of its done traces to these.
-    pub(super) fn teach_silences(&self, silences: &mut Silences) {
+    pub(super) fn add_done_silences_to(&self, silences: &mut Silences) {
         self.shards.values().for_each(|shard| silences.learn_from(&shard.rest.silences));
     }
 
     /// Adds its lost traces to these silences.
-    pub(super) fn teach_lost(&self, silences: &mut Silences) {
+    pub(super) fn add_lost_to(&self, silences: &mut Silences) {
         self.shards.values().for_each(|shard| silences.add_losses_of(&shard.rest.silences));
     }
 

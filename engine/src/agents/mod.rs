@@ -5,7 +5,7 @@
 //! bits for any number of shards.
 
 mod agent;
-mod room;
+mod memory_bounds;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,10 +19,10 @@ use crate::agent_facts::AgentFacts;
 use crate::count::Counts;
 use crate::drops::{DEPLOYMENT, Deployment, Drops, SavedDrops, Stream};
 use crate::facts::{AgentKey, DoneTrace, SessionFacts, Silences};
-use crate::few::Few;
 use crate::pipeline::EngineOptions;
 use crate::run_scores::{self, AgentRuns, SavedAgentRuns};
 use crate::runs::tells_outcome;
+use crate::small_map::SmallMap;
 use crate::span::{Report, RunTarget, Target, Timestamp};
 use crate::tenants::tenant_hash;
 use crate::time::WallShift;
@@ -48,7 +48,7 @@ pub struct Agents {
     // Exported agents of which nothing is certain: they make way for others.
     uncertain: BTreeSet<AgentKey>,
     // Agents that lost their series to others since the last call of `drain`.
-    ousted: BTreeSet<AgentKey>,
+    displaced: BTreeSet<AgentKey>,
     dirty: BTreeSet<AgentKey>,
     // The sum over the runs of all agents.
     run_bytes: usize,
@@ -99,7 +99,7 @@ impl Agents {
             agents: BTreeMap::new(),
             exported: BTreeSet::new(),
             uncertain: BTreeSet::new(),
-            ousted: BTreeSet::new(),
+            displaced: BTreeSet::new(),
             dirty: BTreeSet::new(),
             run_bytes: 0,
             urgent: BTreeSet::new(),
@@ -154,7 +154,7 @@ impl Agents {
         }
         let is_certain = agent.is_certain();
         if self.export(&key, is_certain) {
-            self.drops.tell(&key, done, self.shift);
+            self.drops.observe(&key, done, self.shift);
         } else {
             // An agent that shares its series with others has no usual level of its own.
             self.counts.add_many("drops", "overflow", done.len() as u64);
@@ -315,7 +315,7 @@ impl Agents {
             runs.is_some_and(|runs| runs.count_report(target))
         });
         if self.export(&key, true) {
-            self.drops.tell(&key, outcome, self.shift);
+            self.drops.observe(&key, outcome, self.shift);
         }
         self.dirty.insert(key);
     }
@@ -328,7 +328,7 @@ impl Agents {
             let own = self.exported.range(AgentKey::first_of(&key.tenant)..);
             let is_at_quota = self.is_at_quota(&key.tenant, own);
             let has_room = !is_full && !is_at_quota;
-            let gets_it = has_room || is_certain && self.oust(&key.tenant, !is_at_quota);
+            let gets_it = has_room || is_certain && self.displace(&key.tenant, !is_at_quota);
             if !gets_it {
                 let label = if is_full { "agent" } else { "agent_of_tenant" };
                 self.counts.add("label_values_limited", label);
@@ -346,7 +346,7 @@ impl Agents {
 
     /// Takes the series from the last agent of which nothing is certain: one of this tenant, else, if `of_any`, one of any tenant.
     /// Returns whether there was one.
-    fn oust(&mut self, tenant: &str, of_any: bool) -> bool {
+    fn displace(&mut self, tenant: &str, of_any: bool) -> bool {
         let of_tenant = self.uncertain.range(AgentKey::first_of(tenant)..);
         let of_tenant = of_tenant.take_while(|key| *key.tenant == *tenant).last();
         let last = of_tenant.or_else(|| self.uncertain.last().filter(|_| of_any)).cloned();
@@ -354,7 +354,7 @@ impl Agents {
         self.uncertain.remove(&last);
         self.exported.remove(&last);
         self.dirty.insert(last.clone());
-        self.ousted.insert(last)
+        self.displaced.insert(last)
     }
 
     /// Whether a tenant has as many agents as it may; `agents` begins with its own.
@@ -477,7 +477,7 @@ impl Agents {
 
     /// The update of an agent that has series of its own, or had.
     fn take(&mut self, key: AgentKey) -> Option<AgentFacts> {
-        let is_ousted = self.ousted.remove(&key);
+        let is_displaced = self.displaced.remove(&key);
         let is_exported = self.exported.contains(&key);
         let held = self.agents.get(&key).filter(|agent| !agent.is_empty());
         let Some(agent) = held.filter(|_| is_exported) else {
@@ -487,12 +487,12 @@ impl Agents {
                 self.uncertain.remove(&key);
             }
             self.overflowed |= !is_exported;
-            return (is_exported || is_ousted).then(|| AgentFacts::gone(key));
+            return (is_exported || is_displaced).then(|| AgentFacts::gone(key));
         };
         let mut update = self.update(key.clone(), &[agent]);
         self.drops.look_at(&key, &mut update.view, &self.options.drift, self.shift);
-        self.listen(&key, agent, &mut update.view);
-        self.lend_silences(&key, &mut update);
+        self.add_last_heard(&key, agent, &mut update.view);
+        self.add_silences_of_versions(&key, &mut update);
         if agent.runs.is_some() {
             let begins = self.window_begins();
             let runs = self.agents.get_mut(&key).and_then(|agent| agent.runs.as_mut());
@@ -505,9 +505,10 @@ impl Agents {
 
     /// Adds when an agent was last heard of, by wall time: also of traces that are open, or not certain to be its own, as they may count
     /// only long after. What is usual is longer by how late that is known.
-    fn listen(&self, key: &AgentKey, agent: &Agent, view: &mut AgentView) {
+    fn add_last_heard(&self, key: &AgentKey, agent: &Agent, view: &mut AgentView) {
         let Some(counted) = self.drops.last_trace(key) else { return };
-        let heard = agent.shards.values().map(|shard| Timestamp(shard.rest.heard_unix_nano)).max();
+        let heard =
+            agent.shards.values().map(|shard| Timestamp(shard.rest.last_heard_unix_nano)).max();
         let last = heard.map_or(counted, |heard| heard.max(counted));
         view.last_trace_unix_nano = Some(self.shift.wall(last).0.to_string());
         let late = self.options.assemble.trace_idle.as_secs_f64();
@@ -517,27 +518,27 @@ impl Agents {
     /// Adds to the silences of an agent what others show: its other versions how many traces are lost and, while it has too few traces
     /// of its own to know, what is usual. Traces get the name of their service if no span names their agent, and of many only the root
     /// does: so what is lost under that name counts for the other agents of the service.
-    fn lend_silences(&self, key: &AgentKey, update: &mut AgentFacts) {
+    fn add_silences_of_versions(&self, key: &AgentKey, update: &mut AgentFacts) {
         let silences = &mut update.silences;
         if silences.open.is_empty() {
             return;
         }
         if key.agent_name.is_empty() {
-            self.lend_to_unnamed(key, silences);
+            self.add_silences_of_service(key, silences);
         } else {
             let knows_enough = silences.knows_enough();
             for (_, agent) in key.other_versions(&self.agents) {
                 if knows_enough {
-                    agent.teach_lost(silences);
+                    agent.add_lost_to(silences);
                 } else {
-                    agent.teach_silences(silences);
+                    agent.add_done_silences_to(silences);
                 }
             }
             if key.agent_name != key.service_name {
                 let unnamed = key.with(|parts| parts.agent_name.clone_from(&parts.service_name));
                 let itself = self.agents.get_key_value(&unnamed);
                 let unnamed = itself.into_iter().chain(unnamed.other_versions(&self.agents));
-                unnamed.for_each(|(_, agent)| agent.teach_lost(silences));
+                unnamed.for_each(|(_, agent)| agent.add_lost_to(silences));
             }
         }
         update.view.traces_stalled = silences.stalled();
@@ -545,10 +546,10 @@ impl Agents {
 
     /// Traces that no span has named the agent of yet learn what is usual from that agent of their service whose traces are usually
     /// silent for longest, and from all of its agents how many are lost.
-    fn lend_to_unnamed(&self, key: &AgentKey, silences: &mut Silences) {
+    fn add_silences_of_service(&self, key: &AgentKey, silences: &mut Silences) {
         let mut by_name: BTreeMap<&str, Silences> = BTreeMap::new();
         for (other, agent) in key.others_of_service(&self.agents) {
-            agent.teach_silences(by_name.entry(&other.agent_name).or_default());
+            agent.add_done_silences_to(by_name.entry(&other.agent_name).or_default());
         }
         let longest = by_name.iter().max_by_key(|(_, silences)| silences.usual());
         let longest = longest.map(|(name, _)| *name).filter(|_| !silences.knows_enough());
@@ -585,10 +586,10 @@ impl Agents {
         let all = window(0);
         let mut update = AgentFacts { agent: key, ..AgentFacts::default() };
         let most = self.windows.len() + 1;
-        update.populations = Few::with_capacity(most);
+        update.populations = SmallMap::with_capacity(most);
         update.populations.insert(Arc::clone(&self.all), all.population());
         let all = all.scores();
-        let mut views = Few::with_capacity(most);
+        let mut views = SmallMap::with_capacity(most);
         for (name, length) in &self.windows {
             let merged = window(pane_width(*length));
             update.populations.insert(Arc::clone(name), merged.population());

@@ -2,16 +2,16 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::few::Few;
 use crate::loops::{self, Least};
 use crate::options::LoopOptions;
+use crate::small_map::SmallMap;
 use crate::span::{Log, Span, Timestamp, ToolFacts};
 use crate::trace::TraceContents;
 
 /// Calls by the hash of the tool's name; calls of models without a name are under the empty name, and may be of any tool.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    tools: Few<u64, Called>,
+    tools: SmallMap<u64, Called>,
     /// When the trace was searched for loops last.
     pub(super) searched: Timestamp,
 }

@@ -54,9 +54,13 @@ impl Deadlines {
     }
 
     /// The tenant that has the most traces in proportion to its share, counting one more for the newcomer.
-    pub(super) fn greediest(&self, shares: &Shares, newcomer: TenantHash) -> Option<TenantHash> {
+    pub(super) fn most_over_share(
+        &self,
+        shares: &Shares,
+        newcomer: TenantHash,
+    ) -> Option<TenantHash> {
         let more = |tenant: TenantHash| usize::from(tenant == newcomer);
-        shares.greediest(
+        shares.most_over_share(
             self.tenants.iter().map(|(tenant, lists)| (*tenant, lists.len + more(*tenant))),
         )
     }

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Assemble, OpenTrace};
+use super::{Assembler, OpenTrace};
 use crate::facts::SessionId;
 use crate::span::{Span, Timestamp};
 use crate::tenants::TraceKey;
@@ -16,7 +16,7 @@ use crate::trace;
 /// The reason for leaving out spans that would begin one more trace of a full session.
 pub(super) const SESSION_FULL: &str = "session_full";
 
-impl Assemble {
+impl Assembler {
     /// Sets the sessions that take no new trace; all others do.
     pub fn refuse_traces_of(&mut self, full: BTreeSet<Arc<SessionId>>) {
         self.full_sessions = full;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::names::{Agents, Names};
 use super::parents::{Parents, ParentsSeen};
-use super::recent::{Join, Recent, Saved, Topic};
+use super::recent::{Join, LearnedKey, Recent, Saved};
 use crate::count::Counts;
 use crate::options::AssembleOptions;
 use crate::tenants::Shares;
@@ -26,8 +26,8 @@ pub struct Learned {
 /// What a shard has learned that the table does not have.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Lessons {
-    names: BTreeMap<Topic, Agents>,
-    parents: BTreeMap<Topic, ParentsSeen>,
+    names: BTreeMap<LearnedKey, Agents>,
+    parents: BTreeMap<LearnedKey, ParentsSeen>,
 }
 
 /// The serialised tables.
@@ -87,18 +87,18 @@ impl Lessons {
     }
 
     /// Adds the agents of a service and scope.
-    pub(super) fn named(&mut self, (source, agents): (Topic, Agents)) {
+    pub(super) fn named(&mut self, (source, agents): (LearnedKey, Agents)) {
         self.names.entry(source).or_default().join(agents);
     }
 
     /// Adds what a trace showed of the parents of one kind of spans.
-    pub(super) fn showed(&mut self, kind: Topic, seen: ParentsSeen) {
+    pub(super) fn showed(&mut self, kind: LearnedKey, seen: ParentsSeen) {
         self.parents.entry(kind).or_default().join(seen);
     }
 }
 
 /// Adds values to a table; returns how many entries had to be forgotten for it.
-fn join<V: Join + Default>(table: &mut Recent<V>, values: BTreeMap<Topic, V>) -> u64 {
+fn join<V: Join + Default>(table: &mut Recent<V>, values: BTreeMap<LearnedKey, V>) -> u64 {
     values.into_iter().for_each(|(topic, value)| table.learn(topic).join(value));
     table.take_forgotten()
 }

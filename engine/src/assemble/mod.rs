@@ -1,7 +1,7 @@
 //! Stage 1: spans, log records and reports become traces, keyed by tenant and trace id.
 //!
-//! A trace is done when its root has ended and it was quiet, or when its root is not waited for any longer (`over.rs`); a late span
-//! re-opens it; then it is sealed, and what begins later under its id is a trace of its own (`further.rs`). Its facts are sent on as a
+//! A trace is done when its root has ended and it was quiet, or when its root is not waited for any longer (`completion.rs`); a late span
+//! re-opens it; then it is sealed, and what begins later under its id is a trace of its own (`later_turns.rs`). Its facts are sent on as a
 //! full [`TraceFacts`] under a higher revision when it is done, re-opened, reported on or sealed. An open trace is sent at once only for
 //! what cannot wait: that a loop began or grew, with the span that closes it, and that the trace may go on in another one, as a loop may
 //! be in both. Everything else is sent once every `trace_idle`. A trace older than `trace_max_age` that gets more spans is done again no
@@ -9,21 +9,21 @@
 
 mod ages;
 mod calls;
+mod completion;
 mod deadlines;
 mod full;
-mod further;
 mod judgement;
+mod later_turns;
 mod learned;
+mod memory_bounds;
 mod names;
 mod open_trace;
-mod over;
 mod parents;
 mod quietest;
 mod recent;
 mod reports;
 mod requests;
 mod resources;
-mod room;
 pub mod saved;
 mod sealed;
 pub mod texts;
@@ -44,10 +44,10 @@ use self::ages::Ages;
 use self::calls::Calls;
 use self::deadlines::Deadlines;
 use self::full::SESSION_FULL;
+use self::memory_bounds::HeldBytes;
 use self::open_trace::{OpenTrace, Pending, State};
 use self::quietest::Quietest;
 use self::resources::Resources;
-use self::room::HeldBytes;
 use self::sealed::Sealed;
 use self::texts::{Keeping, RecentBatches, SpanBatch};
 use self::traces::Traces;
@@ -57,7 +57,7 @@ use super::count::Counts;
 use super::embedding::{EmbedRequest, Embedded};
 use super::expect::{Judgements, Suite};
 use super::facts::{AgentKey, AgentKeys, OverBy, SessionId, TraceFacts};
-use super::judging::{Attention, JudgeReply, JudgeRequest, JudgeRules, RubricRequest};
+use super::judging::{JudgeAvailability, JudgeReply, JudgeRequest, JudgeRules, RubricRequest};
 use super::math::Quanta;
 use super::options::{AssembleOptions, CostOptions, LoopOptions, SessionScope};
 use super::price::Prices;
@@ -85,16 +85,16 @@ pub enum Input {
 
 /// The stage: all traces of one shard.
 #[derive(Debug)]
-pub struct Assemble {
+pub struct Assembler {
     options: AssembleOptions,
     rules: Rules,
     // The rules with texts kept; for expectations and embeddings.
     with_texts: Rules,
     suites: Arc<[Suite]>,
     judging: Option<JudgeRules>,
-    attention: Attention,
+    attention: JudgeAvailability,
     // Batches since the last drain.
-    came: RecentBatches,
+    recent_batches: RecentBatches,
     // Invariant: the sum over all traces that are not sealed.
     bytes: HeldBytes,
     // The quietest of the traces that have long texts which only people and models read.
@@ -143,7 +143,7 @@ pub struct Refused {
 }
 
 /// The evaluation of a trace as it stands.
-struct Reading {
+struct Evaluation {
     update: Box<TraceFacts>,
     /// Rules for its answer that no judge has judged.
     rubrics: Vec<RubricRequest>,
@@ -151,7 +151,7 @@ struct Reading {
     texts: Option<EmbedRequest>,
 }
 
-impl Assemble {
+impl Assembler {
     /// An empty stage.
     pub fn new(options: AssembleOptions, loops: LoopOptions, cost: &CostOptions) -> Self {
         let rules = Rules {
@@ -166,8 +166,8 @@ impl Assemble {
             rules,
             suites: Arc::default(),
             judging: None,
-            attention: Attention::default(),
-            came: RecentBatches::default(),
+            attention: JudgeAvailability::default(),
+            recent_batches: RecentBatches::default(),
             bytes: HeldBytes::default(),
             quietest_with_texts: Quietest::default(),
             requests: Vec::new(),
@@ -241,7 +241,7 @@ impl Assemble {
 
     /// Applies a span of a known trace that came alone.
     fn span(&mut self, span: Span, now: Timestamp) {
-        if self.came.is_empty() {
+        if self.recent_batches.is_empty() {
             self.group(iter::once(&span), now);
         } else {
             self.together(SpanBatch::one(span), now);
@@ -355,7 +355,7 @@ impl Assemble {
         }
         let all = !self.deadlines.has_marked();
         if all {
-            self.came.forget();
+            self.recent_batches.forget();
         }
         if sealed_updates > 0 {
             updates.sort_by_key(|update| update.trace_id);
@@ -621,7 +621,7 @@ impl Assemble {
             self.ages.add(now);
             let mut held = Box::new(OpenTrace::new(id, now, due));
             held.turn = self.number_of_turn((sent, id));
-            self.came.begins(id, &mut held);
+            self.recent_batches.begins(id, &mut held);
             self.deadlines.insert((held.queued, id), false);
             self.bytes.change(id, Bytes::default(), held.bytes());
             self.traces.insert(held);
@@ -640,12 +640,12 @@ impl Assemble {
         trace: &TraceView<'_>,
         agent: AgentKey,
         known: Option<&Learned>,
-    ) -> Option<Reading> {
+    ) -> Option<Evaluation> {
         let done = held.state != State::Open;
         if !done || (self.suites.is_empty() && self.embedding.is_none()) {
             let mut update = evaluate(held.id.id, trace, &self.rules, agent, done)?;
             self.name(held, trace, &mut update, known);
-            return Some(Reading { update, rubrics: Vec::new(), texts: None });
+            return Some(Evaluation { update, rubrics: Vec::new(), texts: None });
         }
         let mut update = evaluate(held.id.id, trace, &self.with_texts, agent, done)?;
         self.name(held, trace, &mut update, known);
@@ -668,7 +668,7 @@ impl Assemble {
             update.content = None;
             update.tools.iter_mut().for_each(|call| call.arguments = None);
         }
-        Some(Reading { update, rubrics, texts })
+        Some(Evaluation { update, rubrics, texts })
     }
 
     /// Seals a trace; it is removed with the next drain, or at once if all of it was told.

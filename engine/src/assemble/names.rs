@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::parents::{hash, of_service};
-use super::recent::{Join, Recent, Topic};
+use super::recent::{Join, LearnedKey, Recent};
 use crate::facts::AgentKey;
 use crate::span::{Resource, Timestamp};
 
@@ -70,7 +70,7 @@ impl Names {
         sources: impl Iterator<Item = (&'a Arc<Resource>, u64)>,
         agent: &AgentKey,
         now: Timestamp,
-    ) -> impl Iterator<Item = (Topic, Agents)> {
+    ) -> impl Iterator<Item = (LearnedKey, Agents)> {
         let mut last: Option<(&Arc<Resource>, u64)> = None;
         let own = |(resource, _): &(&Arc<Resource>, u64)| {
             resource.service_name.as_deref().unwrap_or_default() == &*agent.service_name
@@ -87,7 +87,7 @@ impl Names {
 
     /// Whether it is new that this source has this agent. It is again after a while, and before it is forgotten for want of room; a
     /// third agent is not, as none is presumed of two.
-    fn is_news(&self, source: Topic, agent: &AgentKey, now: Timestamp) -> bool {
+    fn is_news(&self, source: LearnedKey, agent: &AgentKey, now: Timestamp) -> bool {
         let Some(Agents(agents)) = self.get(source) else { return true };
         match agents.iter().find(|(known, _)| known.agent_name == agent.agent_name) {
             Some((known, named)) => {
@@ -99,7 +99,7 @@ impl Names {
     }
 }
 
-fn key(resource: &Resource, scope: u64) -> Topic {
+fn key(resource: &Resource, scope: u64) -> LearnedKey {
     let (tenant, service) = of_service(resource);
     (tenant, hash([service, scope, 0], 1))
 }

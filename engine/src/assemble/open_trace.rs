@@ -13,11 +13,13 @@ use super::sealed::Ending;
 use super::{NEVER, TRACE_FULL};
 use crate::convention::whole_words;
 use crate::embedding::Embedded;
-use crate::facts::{AgentKey, Loop, OverBy, SessionKey, Spent, ToldLoops, TraceFacts, TraceState};
+use crate::facts::{
+    AgentKey, CountedUsage, Loop, OverBy, SessionKey, ToldLoops, TraceFacts, TraceState,
+};
 use crate::judging::{JudgeRequest, JudgeRules};
 use crate::loops;
 use crate::options::{AssembleOptions, LoopOptions};
-use crate::span::{Log, Operation, Pause, REPORTED_LOOP, Span, TOLD_BY_RECORD, Timestamp};
+use crate::span::{Log, Operation, Pause, RECORD_SCOPE, REPORTED_LOOP, Span, Timestamp};
 use crate::tenants::TraceKey;
 use crate::trace::{
     Added, Rules, Spans, Symbol, Symbols, TraceContents, TraceView, Transcript, evaluate,
@@ -197,8 +199,8 @@ struct Announced {
     // Few traces have loops.
     loops: Option<Box<AnnouncedLoops>>,
     // What a done trace that was opened again has spent: as told to the session that it is in, and to the last one that it left.
-    spending: Option<Spent>,
-    spent: Option<Spent>,
+    spending: Option<CountedUsage>,
+    spent: Option<CountedUsage>,
 }
 
 /// The loops that sessions were told.
@@ -346,7 +348,7 @@ impl OpenTrace {
         let tools = spans.operations().filter(|operation| *operation == Operation::ExecuteTool);
         self.signs = Signs {
             rooted: spans.has_root(),
-            turn: spans.has_root_of(TOLD_BY_RECORD),
+            turn: spans.has_root_of(RECORD_SCOPE),
             invoked: spans.operations().any(|operation| operation == Operation::InvokeAgent),
             root_end: spans.root_end().unwrap_or_default(),
             pause: spans.pause().map(Box::new),
@@ -358,7 +360,7 @@ impl OpenTrace {
     }
 
     /// Drops the texts that only a judge would have read.
-    pub(super) fn forgo_texts(&mut self) {
+    pub(super) fn drop_texts(&mut self) {
         (self.lacks_judge_texts, self.leaves_texts_out) = (true, false);
         self.parts.spans.drop_readable_texts();
     }
@@ -664,7 +666,7 @@ impl OpenTrace {
         self.counted = Counted::Open;
         let all = evaluate(self.id.id, &self.parts.view(), rules, AgentKey::default(), true);
         if let Some(all) = all {
-            self.told.get_or_insert_default().spending = Some(Spent::of(&all));
+            self.told.get_or_insert_default().spending = Some(CountedUsage::of(&all));
         }
     }
 
@@ -692,7 +694,7 @@ impl OpenTrace {
         update.revision = self.revision;
         update.turn = self.turn;
         update.touched_unix_nano = self.touched.0;
-        update.heard_unix_nano = update.heard_unix_nano.max(self.heard.0);
+        update.last_heard_unix_nano = update.last_heard_unix_nano.max(self.heard.0);
         (update.partial, update.evidence) = (self.partial || self.cut, self.evidence);
         update.told = self.told.as_ref().map(|told| told.to_sessions()).unwrap_or_default();
     }
@@ -744,7 +746,7 @@ impl Signs {
             self.root_end = self.root_end.max(span.end);
         }
         self.note_pause(span.remarks.as_ref().and_then(|remarks| remarks.pause));
-        self.turn |= span.parent.is_none() && span.scope == TOLD_BY_RECORD;
+        self.turn |= span.parent.is_none() && span.scope == RECORD_SCOPE;
         self.invoked |= span.operation == Operation::InvokeAgent;
         self.tools += u32::from(span.operation == Operation::ExecuteTool);
         let called = span.model.as_ref().map_or(0, |model| model.tool_calls.len());
@@ -768,7 +770,7 @@ impl Signs {
 const MANY: u32 = u32::MAX;
 
 fn is_report_of_loop(span: &Span) -> bool {
-    span.scope == TOLD_BY_RECORD && &*span.name == REPORTED_LOOP
+    span.scope == RECORD_SCOPE && &*span.name == REPORTED_LOOP
 }
 
 fn count(number: usize) -> u32 {

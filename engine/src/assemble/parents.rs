@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::learned::Lessons;
-use super::recent::{Join, Recent, Topic};
+use super::recent::{Join, LearnedKey, Recent};
 use crate::facts::OverBy;
 use crate::span::{Operation, Resource, SpanId, Timestamp, TraceId};
 use crate::tenants::{Shares, tenant_hash};
@@ -32,7 +32,7 @@ pub(super) struct Parents {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct ParentsSeen {
     /// When a parent last came.
-    came: Option<Timestamp>,
+    recent_batches: Option<Timestamp>,
     /// Traces that were quiet for `rootless_idle` without the parent, if none ever came; as many as matter.
     quiet: Vec<u64>,
     /// Traces that became final without the parent, each with when it opened; only those that opened since a parent came, the last
@@ -45,17 +45,17 @@ const FEW: usize = 3;
 const MANY: usize = 16;
 
 impl ParentsSeen {
-    fn came(at: Timestamp) -> Self {
-        Self { came: Some(at), ..Self::default() }
+    fn recent_batches(at: Timestamp) -> Self {
+        Self { recent_batches: Some(at), ..Self::default() }
     }
 
     /// Whether enough traces in a row became final without the parent.
     fn never(&self) -> bool {
-        self.without.len() >= if self.came.is_some() { MANY } else { FEW }
+        self.without.len() >= if self.recent_batches.is_some() { MANY } else { FEW }
     }
 
     fn evidence(&self) -> Option<OverBy> {
-        match self.came {
+        match self.recent_batches {
             _ if self.never() => Some(OverBy::ParentsNeverCome),
             Some(_) => Some(OverBy::ParentsCome),
             None if self.quiet.len() >= FEW => Some(OverBy::ParentsNeverCome),
@@ -66,13 +66,15 @@ impl ParentsSeen {
 
 impl Join for ParentsSeen {
     fn join(&mut self, other: Self) {
-        self.came = self.came.max(other.came);
+        self.recent_batches = self.recent_batches.max(other.recent_batches);
         self.quiet.extend(other.quiet);
         self.quiet.sort_unstable();
         self.quiet.dedup();
-        self.quiet.truncate(if self.came.is_some() { 0 } else { FEW });
+        self.quiet.truncate(if self.recent_batches.is_some() { 0 } else { FEW });
         self.without.extend(other.without);
-        self.without.retain(|(opened, _)| self.came.is_none_or(|came| came < *opened));
+        self.without.retain(|(opened, _)| {
+            self.recent_batches.is_none_or(|recent_batches| recent_batches < *opened)
+        });
         self.without.sort_unstable_by(|one, other| other.cmp(one));
         self.without.dedup();
         self.without.truncate(MANY);
@@ -102,11 +104,11 @@ impl Parents {
     }
 
     /// Whether traces such as this one became final without a root time and again, beside what it showed itself.
-    pub(super) fn never_come(&self, spans: &Spans, came: &[Topic]) -> bool {
+    pub(super) fn never_come(&self, spans: &Spans, recent_batches: &[LearnedKey]) -> bool {
         let mut missing = spans.hanging().filter(|span| !span.has_parent).peekable();
         let never = |span: &Hanging<'_>| {
             let kind = kind(span);
-            !came.contains(&kind) && self.kinds.get(kind).is_some_and(ParentsSeen::never)
+            !recent_batches.contains(&kind) && self.kinds.get(kind).is_some_and(ParentsSeen::never)
         };
         missing.peek().is_some() && missing.all(|span| never(&span))
     }
@@ -115,26 +117,34 @@ impl Parents {
     pub(super) fn come_late(&self, spans: &Spans, now: Timestamp) -> bool {
         let mut missing = spans.hanging().filter(|span| !span.has_parent);
         missing.any(|span| {
-            let late = self.kinds.get(of_service(span.resource)).and_then(|seen| seen.came);
+            let late =
+                self.kinds.get(of_service(span.resource)).and_then(|seen| seen.recent_batches);
             late.is_some_and(|late| late.after(self.late) > now)
         })
     }
 
     /// Learns from a done trace that parents come of those kinds of spans whose parents are in; returns the kinds of which that is
     /// news.
-    pub(super) fn came(&self, spans: &Spans, now: Timestamp, lessons: &mut Lessons) -> Vec<Topic> {
+    pub(super) fn recent_batches(
+        &self,
+        spans: &Spans,
+        now: Timestamp,
+        lessons: &mut Lessons,
+    ) -> Vec<LearnedKey> {
         let is_new = |seen: &ParentsSeen| {
-            let lately = seen.came.is_some_and(|came| came.after(self.renewed) > now);
+            let lately = seen
+                .recent_batches
+                .is_some_and(|recent_batches| recent_batches.after(self.renewed) > now);
             !lately || !seen.quiet.is_empty() || !seen.without.is_empty()
         };
         let news = kinds(spans, true).filter(|kind| self.is_news(*kind, is_new));
-        news.inspect(|kind| lessons.showed(*kind, ParentsSeen::came(now))).collect()
+        news.inspect(|kind| lessons.showed(*kind, ParentsSeen::recent_batches(now))).collect()
     }
 
     /// Learns that a trace was quiet for long without its root.
     pub(super) fn quiet(&self, trace: TraceId, spans: &Spans, lessons: &mut Lessons) {
         for kind in kinds(spans, false) {
-            if self.is_news(kind, |seen| seen.came.is_none() && seen.quiet.len() < FEW) {
+            if self.is_news(kind, |seen| seen.recent_batches.is_none() && seen.quiet.len() < FEW) {
                 let quiet = vec![xxh3_64(&trace.0)];
                 lessons.showed(kind, ParentsSeen { quiet, ..ParentsSeen::default() });
             }
@@ -150,7 +160,8 @@ impl Parents {
     ) {
         for kind in kinds(spans, false) {
             let is_news = |seen: &ParentsSeen| {
-                seen.without.len() < MANY && seen.came.is_none_or(|came| came < opened)
+                seen.without.len() < MANY
+                    && seen.recent_batches.is_none_or(|recent_batches| recent_batches < opened)
             };
             if self.is_news(kind, is_news) {
                 let without = vec![(opened, xxh3_64(&trace.0))];
@@ -160,7 +171,7 @@ impl Parents {
     }
 
     /// Whether something of a kind is to be told: there is nothing yet, it would be forgotten for want of room, or it is new.
-    fn is_news(&self, kind: Topic, is_new: impl FnOnce(&ParentsSeen) -> bool) -> bool {
+    fn is_news(&self, kind: LearnedKey, is_new: impl FnOnce(&ParentsSeen) -> bool) -> bool {
         self.kinds.get(kind).is_none_or(is_new) || !self.kinds.is_safe(kind)
     }
 
@@ -181,12 +192,12 @@ fn has_remote_caller(span: &Hanging<'_>) -> bool {
 
 /// Learns that a root came after its trace was made final early, or would have been: for long, no trace of this service is.
 pub(super) fn too_late(resource: &Resource, now: Timestamp, lessons: &mut Lessons) {
-    lessons.showed(of_service(resource), ParentsSeen::came(now));
+    lessons.showed(of_service(resource), ParentsSeen::recent_batches(now));
 }
 
 /// The kinds of spans whose parent is in, or is missing, each once or more: what is learned twice is learned once.
-fn kinds(spans: &Spans, has_parent: bool) -> impl Iterator<Item = Topic> {
-    let mut last: Option<(&Arc<Resource>, Topic)> = None;
+fn kinds(spans: &Spans, has_parent: bool) -> impl Iterator<Item = LearnedKey> {
+    let mut last: Option<(&Arc<Resource>, LearnedKey)> = None;
     let hanging = spans.hanging().filter(move |span| span.has_parent == has_parent);
     hanging.map(move |span| {
         let service = match last {
@@ -198,18 +209,18 @@ fn kinds(spans: &Spans, has_parent: bool) -> impl Iterator<Item = Topic> {
     })
 }
 
-fn kind(span: &Hanging<'_>) -> Topic {
+fn kind(span: &Hanging<'_>) -> LearnedKey {
     of_kind(of_service(span.resource), span)
 }
 
-fn of_kind((tenant, service): Topic, span: &Hanging<'_>) -> Topic {
+fn of_kind((tenant, service): LearnedKey, span: &Hanging<'_>) -> LearnedKey {
     let name = if span.name.is_empty() { 0 } else { xxh3_64(span.name.as_bytes()) };
     let remote = span.remote.map_or(2, u64::from);
     (tenant, hash([span.scope, name, (span.operation as u64) << 2 | remote], service))
 }
 
 /// The topic of a service.
-pub(super) fn of_service(resource: &Resource) -> Topic {
+pub(super) fn of_service(resource: &Resource) -> LearnedKey {
     let name = resource.service_name.as_deref();
     let name = name.map_or(0, |name| xxh3_64_with_seed(name.as_bytes(), 1));
     (tenant_hash(resource.tenant.as_deref()), hash([name, 0, 0], 0))
@@ -229,7 +240,7 @@ mod tests {
     fn seen() -> impl Strategy<Value = ParentsSeen> {
         let at = (0_u64..40).prop_map(Timestamp);
         prop_oneof![
-            at.clone().prop_map(ParentsSeen::came),
+            at.clone().prop_map(ParentsSeen::recent_batches),
             (0_u64..6)
                 .prop_map(|trace| ParentsSeen { quiet: vec![trace], ..ParentsSeen::default() }),
             (at, 0_u64..60).prop_map(|without| ParentsSeen {

@@ -9,7 +9,7 @@ use crate::hash::FixedMap;
 use crate::tenants::{Shares, TenantHash};
 
 /// The key of an entry: a tenant and a hash.
-pub(super) type Topic = (TenantHash, u64);
+pub(super) type LearnedKey = (TenantHash, u64);
 
 /// A value to which others are added in any order, and each as often as it comes.
 pub(super) trait Join {
@@ -23,7 +23,7 @@ pub(super) struct Recent<V> {
     max: usize,
     shares: Shares,
     // Each with whether it was used since its turn last came.
-    values: FixedMap<Topic, (V, bool)>,
+    values: FixedMap<LearnedKey, (V, bool)>,
     // Invariant: the keys of the values, each once; no tenant without any.
     turns: BTreeMap<TenantHash, VecDeque<u64>>,
     /// Number of entries that had to be forgotten.
@@ -33,7 +33,7 @@ pub(super) struct Recent<V> {
 /// The table for a snapshot: the entries of each tenant in the order of their turns.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(transparent)]
-pub(super) struct Saved<V>(Vec<(Topic, V, bool)>);
+pub(super) struct Saved<V>(Vec<(LearnedKey, V, bool)>);
 
 impl<V> Default for Saved<V> {
     fn default() -> Self {
@@ -54,17 +54,17 @@ impl<V: Default> Recent<V> {
     }
 
     /// What is known of a topic.
-    pub(super) fn get(&self, topic: Topic) -> Option<&V> {
+    pub(super) fn get(&self, topic: LearnedKey) -> Option<&V> {
         self.values.get(&topic).map(|(value, _)| value)
     }
 
     /// Whether a topic keeps its place if room is made, as it was used since its turn last came.
-    pub(super) fn is_safe(&self, topic: Topic) -> bool {
+    pub(super) fn is_safe(&self, topic: LearnedKey) -> bool {
         self.values.get(&topic).is_some_and(|(_, used)| *used)
     }
 
     /// What is known of a topic, to be changed; begun if it is new.
-    pub(super) fn learn(&mut self, topic: Topic) -> &mut V {
+    pub(super) fn learn(&mut self, topic: LearnedKey) -> &mut V {
         let forgets = !self.values.contains_key(&topic) && self.make_room(topic.0);
         self.forgotten += u64::from(forgets);
         let (value, used) = self.values.entry(topic).or_insert_with(|| {
@@ -106,7 +106,7 @@ impl<V: Default> Recent<V> {
         let held = self.turns.iter();
         let held =
             held.map(|(tenant, own)| (*tenant, own.len() + usize::from(*tenant == newcomer)));
-        let Some(tenant) = self.shares.greediest(held) else { return false };
+        let Some(tenant) = self.shares.most_over_share(held) else { return false };
         let Some(own) = self.turns.get_mut(&tenant) else { return false };
         while let Some(hash) = own.pop_front() {
             let topic = (tenant, hash);

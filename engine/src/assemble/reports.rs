@@ -3,7 +3,7 @@
 use std::mem;
 
 use super::open_trace::{Pending, State};
-use super::{Assemble, Report, Target, Timestamp, TraceId, TraceKey};
+use super::{Assembler, Report, Target, Timestamp, TraceId, TraceKey};
 use crate::tenants::tenant_hash;
 use crate::waiting::Subject;
 
@@ -15,7 +15,7 @@ impl Subject for TraceId {
     }
 }
 
-impl Assemble {
+impl Assembler {
     /// Takes a report about a trace, or keeps it until the trace comes.
     pub(super) fn report(&mut self, mut report: Report, now: Timestamp) {
         let Target::Trace(id) = report.target else {

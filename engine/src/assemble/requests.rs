@@ -4,7 +4,7 @@ use std::mem;
 
 use super::judgement::PendingJudgement;
 use super::open_trace::{OpenTrace, Reader, State};
-use super::{Assemble, Attention, Learned, Quanta, Reading, Timestamp, TraceKey};
+use super::{Assembler, Evaluation, JudgeAvailability, Learned, Quanta, Timestamp, TraceKey};
 use crate::embedding::{EmbedRequest, Embedded};
 use crate::facts::TraceFacts;
 use crate::judging::{JudgeReply, JudgeRequest};
@@ -15,9 +15,9 @@ const MINUTE: u64 = 60_000_000_000;
 /// Minutes, beside the present one, for which the judge's costs are kept.
 const MINUTES: u64 = 60;
 
-impl Assemble {
+impl Assembler {
     /// Sets whether the judge reads transcripts from here on; if not, it is asked without one.
-    pub fn attend(&mut self, attention: Attention) {
+    pub fn attend(&mut self, attention: JudgeAvailability) {
         self.attention = attention;
     }
 
@@ -49,7 +49,7 @@ impl Assemble {
         let trace = held.parts.view();
         let agent = trace::agent(&trace, &mut self.agents);
         let reading = self.read(held, &trace, agent, Some(known));
-        let Some(Reading { update, rubrics, texts }) = reading else { return };
+        let Some(Evaluation { update, rubrics, texts }) = reading else { return };
         if let Some(rules) = &self.judging
             && let Some(judgement) = &held.judgement
             && let Some(asked) = judgement.ask_again(rubrics)
@@ -77,7 +77,7 @@ impl Assemble {
         let held = self.traces.get(id)?;
         let trace = held.parts.view();
         let agent = trace::agent(&trace, &mut self.agents);
-        let Reading { update, rubrics, texts } = self.read(held, &trace, agent, Some(known))?;
+        let Evaluation { update, rubrics, texts } = self.read(held, &trace, agent, Some(known))?;
         if undecided && !update.loops.is_empty() {
             self.put_texts(id);
             return self.read_and_ask(id, false, known);
@@ -93,7 +93,7 @@ impl Assemble {
         request.into_iter().for_each(|request| self.ask_judge(id, request));
         self.ask_embedder(texts);
         if undecided {
-            self.forgo_texts(id);
+            self.drop_texts_of(id);
         }
         Some(update)
     }

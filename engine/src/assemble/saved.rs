@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::open_trace::{OpenTrace, State};
 use super::sealed::Sealed;
 use super::turns::Turns;
-use super::{Assemble, TraceId, TraceKey, Waiting};
+use super::{Assembler, TraceId, TraceKey, Waiting};
 
 /// The serialised state of a shard: traces, sealed ones, waiting reports.
 #[derive(Debug, Deserialize, Serialize)]
@@ -21,7 +21,7 @@ struct Saved<T, S, W, U> {
 }
 
 /// All traces, to be serialised.
-struct Written<'a>(&'a Assemble);
+struct Written<'a>(&'a Assembler);
 
 impl Serialize for Written<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -39,7 +39,7 @@ pub struct SavedTraces(Read);
 
 type Read = Saved<Vec<(TraceKey, Box<OpenTrace>)>, Sealed, Waiting<TraceId>, Turns>;
 
-impl Assemble {
+impl Assembler {
     /// The state for a snapshot; nothing may wait to be drained.
     pub fn save(&self) -> impl Serialize + '_ {
         Saved {

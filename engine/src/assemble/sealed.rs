@@ -117,8 +117,8 @@ impl Sealed {
         while self.len > max {
             let held = self.tenants.iter();
             let held = held.map(|(tenant, sealed)| (*tenant, sealed.oldest_first.len()));
-            let Some(greediest) = shares.greediest(held) else { break };
-            self.forget_oldest(greediest);
+            let Some(most_over_share) = shares.most_over_share(held) else { break };
+            self.forget_oldest(most_over_share);
             forgotten += 1;
         }
         forgotten

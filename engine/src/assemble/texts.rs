@@ -7,7 +7,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::{Assemble, Counts, JudgeRules, OpenTrace, Operation, Span, Timestamp, TraceKey};
+use super::{Assembler, Counts, JudgeRules, OpenTrace, Operation, Span, Timestamp, TraceKey};
 use crate::span::TraceId;
 use crate::trace::Spans;
 
@@ -24,7 +24,7 @@ pub struct SpanBatch {
 #[derive(Debug, Default)]
 pub(super) struct RecentBatches {
     // Traces of the present batch that are judged only if they are flagged, by their roots; in order.
-    is_unsampled: Vec<TraceKey>,
+    unsampled: Vec<TraceKey>,
     batches: Vec<SpanBatch>,
     // Batch and place of each span, by trace and then in order of arrival; made when it is needed.
     places: Vec<(TraceId, usize, usize)>,
@@ -53,7 +53,7 @@ impl SpanBatch {
     }
 }
 
-impl Assemble {
+impl Assembler {
     /// Applies spans that came together at `now`.
     pub fn spans(&mut self, mut together: SpanBatch, now: Timestamp) {
         if !together.spans().any(Span::is_of_turn) {
@@ -71,15 +71,17 @@ impl Assemble {
 
     /// Applies spans of known traces that came together.
     pub(super) fn together(&mut self, together: SpanBatch, now: Timestamp) {
-        self.came.is_unsampled = self.is_unsampled(&together);
+        self.recent_batches.unsampled = self.unsampled_traces(&together);
         let trace = |place: &usize| {
             together.all.get(*place).map(|span| (span.trace_id, &span.resource.tenant))
         };
         for group in together.places.chunk_by(|one, next| trace(one) == trace(next)) {
             self.group(group.iter().filter_map(|place| together.all.get(*place)), now);
         }
-        if !mem::take(&mut self.came.is_unsampled).is_empty() || !self.came.batches.is_empty() {
-            self.came.batches.push(together);
+        if !mem::take(&mut self.recent_batches.unsampled).is_empty()
+            || !self.recent_batches.batches.is_empty()
+        {
+            self.recent_batches.batches.push(together);
         }
     }
 
@@ -89,7 +91,7 @@ impl Assemble {
         let Some(held) = self.traces.get_mut(id) else { return false };
         let unwanted = is_unsampled && held.is_unwanted();
         if unwanted && !may_loop {
-            self.forgo_texts(id);
+            self.drop_texts_of(id);
         } else if !unwanted && held.leaves_texts_out {
             self.put_texts(id);
         }
@@ -97,10 +99,10 @@ impl Assemble {
     }
 
     /// Drops the texts of a trace.
-    pub(super) fn forgo_texts(&mut self, id: TraceKey) {
+    pub(super) fn drop_texts_of(&mut self, id: TraceKey) {
         if let Some(held) = self.traces.get_mut(id) {
             let before = held.bytes();
-            held.forgo_texts();
+            held.drop_texts();
             self.bytes.change(id, before, held.bytes());
         }
     }
@@ -108,7 +110,7 @@ impl Assemble {
     /// Drops the texts of a trace that the judge is done with, if nobody else reads texts.
     pub(super) fn forgo_texts_of_judge(&mut self, id: TraceKey) {
         if !self.has_readers() {
-            self.forgo_texts(id);
+            self.drop_texts_of(id);
         }
     }
 
@@ -117,9 +119,9 @@ impl Assemble {
         if !self.traces.get(id).is_some_and(|held| held.leaves_texts_out) {
             return;
         }
-        let mut came = mem::take(&mut self.came);
+        let mut recent_batches = mem::take(&mut self.recent_batches);
         let own = |span: &&Span| TraceKey::from(*span) == id;
-        let spans: Vec<&Span> = came.of(id.id).filter(own).collect();
+        let spans: Vec<&Span> = recent_batches.of(id.id).filter(own).collect();
         let has_room = self.make_text_room(id, spans.iter().copied());
         self.counts.add_many("texts", "full", u64::from(!has_room));
         if let Some(held) = self.traces.get_mut(id) {
@@ -139,17 +141,17 @@ impl Assemble {
                 self.bytes.change(id, before, held.bytes());
             }
         }
-        self.came = came;
+        self.recent_batches = recent_batches;
     }
 
     /// The traces of a batch whose roots in it all show that they are unsampled, in order.
-    fn is_unsampled(&self, together: &SpanBatch) -> Vec<TraceKey> {
+    fn unsampled_traces(&self, together: &SpanBatch) -> Vec<TraceKey> {
         let keeping = Keeping::new(self.has_readers(), true, self.judging.as_ref());
         if keeping.judge.is_none() {
             return Vec::new();
         }
         let roots = together.spans().filter(|span| span.parent.is_none());
-        let roots = roots.map(|root| (TraceKey::from(root), keeping.passes_over(root)));
+        let roots = roots.map(|root| (TraceKey::from(root), keeping.is_unsampled_root(root)));
         let mut roots: Vec<_> = roots.filter(|(id, _)| self.attention.reads(id.tenant)).collect();
         roots.sort_unstable();
         // Of the roots of one trace, those that do not pass it over come first.
@@ -181,7 +183,7 @@ impl<'a> Keeping<'a> {
 
     /// Notes what a span tells of whether a judge will read the trace; `texts`: its texts are kept.
     pub(super) fn note(&self, held: &mut OpenTrace, span: &Span, texts: bool) {
-        let is_unsampled = texts && self.passes_over(span);
+        let is_unsampled = texts && self.is_unsampled_root(span);
         let failed = span.failed && span.operation != Operation::ExecuteTool;
         held.lacks_judge_texts |= self.judged && !texts;
         held.is_unsampled |= is_unsampled;
@@ -189,8 +191,8 @@ impl<'a> Keeping<'a> {
     }
 
     /// Whether a span is the root of a trace that no judge will read unless it is flagged.
-    fn passes_over(&self, span: &Span) -> bool {
-        self.judge.is_some_and(|rules| rules.passes_over(span))
+    fn is_unsampled_root(&self, span: &Span) -> bool {
+        self.judge.is_some_and(|rules| rules.leaves_unsampled(span))
     }
 }
 
@@ -208,8 +210,8 @@ impl RecentBatches {
 
     /// Leaves out the texts of a new trace if its roots in the present batch show that it is unsampled.
     pub(super) fn begins(&self, id: TraceKey, held: &mut OpenTrace) {
-        if self.is_unsampled.binary_search(&id).is_ok() {
-            held.forgo_texts();
+        if self.unsampled.binary_search(&id).is_ok() {
+            held.drop_texts();
             held.leaves_texts_out = true;
         }
     }

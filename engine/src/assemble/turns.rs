@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Assemble;
-use super::room::said_bytes;
-use crate::span::{Operation, Span, SpanId, TOLD_BY_RECORD, Timestamp, TraceId};
+use super::Assembler;
+use super::memory_bounds::said_bytes;
+use crate::span::{Operation, RECORD_SCOPE, Span, SpanId, Timestamp, TraceId};
 use crate::tenants::{Shares, TenantHash, TraceKey, tenant_hash};
 
 /// The sessions of which prompts are known.
@@ -70,10 +70,10 @@ struct Forgotten {
     prompts: u64,
 }
 
-impl Assemble {
+impl Assembler {
     /// Adds a span made from a log record to the turn that its session's prompts put it in.
     pub(super) fn add_record_span(&mut self, span: Span, now: Timestamp) {
-        let limits = Limits {
+        let limits = TurnBounds {
             now,
             late: now.before(self.options.late_horizon),
             old: now.before(self.options.trace_max_age),
@@ -107,7 +107,7 @@ impl Assemble {
 
 /// Bounds of what is known.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+struct TurnBounds {
     now: Timestamp,
     /// Spans that came before this time are not moved.
     late: Timestamp,
@@ -134,7 +134,13 @@ impl Turns {
         weighed
     }
 
-    fn apply(&mut self, span: Span, tenant: TenantHash, limits: Limits, shares: &Shares) -> Change {
+    fn apply(
+        &mut self,
+        span: Span,
+        tenant: TenantHash,
+        limits: TurnBounds,
+        shares: &Shares,
+    ) -> Change {
         let mut change = Change { span, ..Change::default() };
         let Some(key) = change.span.trace_id.session_of_turn() else { return change };
         let own = self.tenants.entry(tenant).or_default();
@@ -158,24 +164,24 @@ impl Turns {
     }
 
     /// Forgets what there is no room or no use for; returns for how many sessions and spans there was no room.
-    fn fit(&mut self, limits: Limits, shares: &Shares) -> (u64, u64) {
+    fn fit(&mut self, limits: TurnBounds, shares: &Shares) -> (u64, u64) {
         let (mut sessions, mut spans) = (0, 0);
         while let Some(tenant) = self.quietest().filter(|(heard, _)| *heard < limits.old) {
             self.forget_quietest_of(tenant.1);
         }
         while self.sessions > limits.max_sessions {
             let held = self.tenants.iter().map(|(tenant, own)| (*tenant, own.sessions.len()));
-            let Some(tenant) = shares.greediest(held) else { break };
+            let Some(tenant) = shares.most_over_share(held) else { break };
             self.forget_quietest_of(tenant);
             sessions += 1;
         }
         while self.held > limits.max_spans {
             let held = self.tenants.iter().map(|(tenant, own)| (*tenant, own.held));
-            let greediest = shares.greediest(held);
-            let Some(own) = greediest.and_then(|tenant| self.tenants.get_mut(&tenant)) else {
+            let most_over_share = shares.most_over_share(held);
+            let Some(own) = most_over_share.and_then(|tenant| self.tenants.get_mut(&tenant)) else {
                 break;
             };
-            let quota = shares.quota(greediest.unwrap_or_default(), limits.max_spans);
+            let quota = shares.quota(most_over_share.unwrap_or_default(), limits.max_spans);
             let (settled, weighed) = own.settle(own.held.min(quota) / 2);
             self.held = self.held.saturating_sub(weighed);
             spans += settled as u64;
@@ -248,7 +254,7 @@ impl Session {
     /// Drops movable spans that came before `late`; only now and then, as all of them are looked at.
     fn forget_old(&mut self, late: Timestamp) {
         if self.movable.len() >= self.room {
-            self.movable.retain(|_, (came, _)| *came >= late);
+            self.movable.retain(|_, (recent_batches, _)| *recent_batches >= late);
             self.held = self.movable.values().map(|(_, span)| weight(span)).sum();
             self.room = 2 * self.movable.len().max(8);
         }
@@ -266,12 +272,12 @@ impl Session {
         change.followed.extend(after.map(|_| prompt.1));
         let from = (prompt.0, SpanId::default());
         let to = after.map(|(time, _)| (time, SpanId::default()));
-        for (place, (came, span)) in self.movable.range_mut(from..) {
+        for (place, (recent_batches, span)) in self.movable.range_mut(from..) {
             if to.is_some_and(|to| *place >= to) {
                 break;
             }
             let left = span.trace_id;
-            if left != prompt.1 && *came >= late {
+            if left != prompt.1 && *recent_batches >= late {
                 hang(span, prompt.1);
                 change.moved.push((left, span.clone()));
             }
@@ -311,7 +317,7 @@ fn void(span: &Span, left: TraceId) -> Span {
         start: span.start,
         end: span.end,
         operation: Operation::Evaluation,
-        scope: TOLD_BY_RECORD,
+        scope: RECORD_SCOPE,
         resource: Arc::clone(&span.resource),
         ..Span::default()
     }

@@ -4,11 +4,11 @@
 use std::borrow::Cow;
 
 use super::custom::list;
+use super::dialect::{Dialect, EventKind, Helper, RecordFacts};
 use super::draft::{Draft, count, flag, name, without_placeholder};
 use super::json;
 use super::lines::{Concept, line};
 use super::raw::{RawLog, RawSpan, RawValue};
-use super::spoken::{Dialect, Helper, RecordFacts, Tells};
 use super::{Convention, LogConvention, Mark, text};
 use crate::span::Operation;
 
@@ -127,45 +127,45 @@ fn dialect() -> Dialect {
     }
 }
 
-fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
+fn mend(raw: &RawLog<'_>, facts: &mut RecordFacts<'_>) -> bool {
     let tokens = |key: &str| raw.attributes.get(key).and_then(count).unwrap_or(0);
     let cached = tokens("cache_read_tokens").saturating_add(tokens("cache_creation_tokens"));
-    heard.tokens.input = heard.tokens.input.map(|input| input.saturating_add(cached));
+    facts.tokens.input = facts.tokens.input.map(|input| input.saturating_add(cached));
     let source = raw.attributes.str("query_source").and_then(without_placeholder);
     let named = raw.attributes.str("agent.name").and_then(without_placeholder);
     // Without a name, the record of a sub-agent's answer tells less of the agent than that of its call.
-    let tells_whose = heard.tells != Some(Tells::Answer) || named.is_some();
+    let tells_whose = facts.kind != Some(EventKind::Answer) || named.is_some();
     let agent = source.and_then(|source| source.strip_prefix("agent:")).filter(|_| tells_whose);
     let unnamed = agent.map(|agent| agent.rsplit_once(':').map_or(agent, |(_, name)| name));
     // Of an agent that the user made, this is its kind and not its name.
     let unnamed = unnamed.filter(|name| *name != "custom");
     let main = |source: &&str| *source == "sdk" || source.starts_with("repl_main_thread");
-    heard.aside = if let Some(agent) = agent.and(named).or(unnamed) {
+    facts.helper = if let Some(agent) = agent.and(named).or(unnamed) {
         Some(Helper::Agent(agent.to_owned().into()))
     } else {
         let part = source.filter(|source| !main(source));
         part.map(|part| Helper::Component(part.to_owned().into()))
     };
-    if heard.tells == Some(Tells::ToolBegun) {
-        heard.failed = raw.attributes.str("decision") == Some("reject");
+    if facts.kind == Some(EventKind::ToolBegun) {
+        facts.failed = raw.attributes.str("decision") == Some("reject");
         // Others are the settings and hooks: `config`, `hook`.
         let by_person =
             raw.attributes.str("source").is_some_and(|source| source.starts_with("user_"));
-        heard.refused = heard.failed && by_person;
+        facts.refused = facts.failed && by_person;
     }
-    heard.joined = joined(raw, heard.tells);
-    heard.is_command = raw.attributes.str("command_source") == Some("builtin");
-    heard.tool = mcp_tool(raw).map(Cow::Owned);
+    facts.call_key = call_key(raw, facts.kind);
+    facts.is_command = raw.attributes.str("command_source") == Some("builtin");
+    facts.tool = mcp_tool(raw).map(Cow::Owned);
     true
 }
 
 /// What joins a model call and its answer whose records have no `request_id`, as those of a gateway: the answer's record is the next one
 /// of the session after the call's.
-fn joined(raw: &RawLog<'_>, tells: Option<Tells>) -> Option<String> {
+fn call_key(raw: &RawLog<'_>, kind: Option<EventKind>) -> Option<String> {
     let sequence = raw.attributes.get("event.sequence").and_then(count)?;
-    let call = match tells {
-        Some(Tells::Model) => sequence,
-        Some(Tells::Answer) => sequence.checked_sub(1)?,
+    let call = match kind {
+        Some(EventKind::Model) => sequence,
+        Some(EventKind::Answer) => sequence.checked_sub(1)?,
         Some(_) | None => return None,
     };
     Some(format!("{} {call}", raw.attributes.str("session.id")?))

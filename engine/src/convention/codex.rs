@@ -5,9 +5,9 @@ use std::borrow::Cow;
 
 use super::arguments;
 use super::custom::list;
+use super::dialect::{Dialect, EventKind, Helper, RecordFacts};
 use super::draft::{count, without_placeholder};
 use super::raw::{RawLog, RawValue};
-use super::spoken::{Dialect, Helper, RecordFacts, Tells};
 use super::{Convention, LogConvention, Mark};
 
 pub(super) const CONVENTION: Convention = Convention {
@@ -52,35 +52,35 @@ fn dialect() -> Dialect {
     Dialect { prefix: "codex.", mend, ..Dialect::of(names) }
 }
 
-fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
+fn mend(raw: &RawLog<'_>, facts: &mut RecordFacts<'_>) -> bool {
     let failed = raw.attributes.str("error.message").is_some();
-    match heard.tells {
+    match facts.kind {
         // A stream has an event for each part and two for its end, of which one has the token counts.
-        Some(Tells::Model) if failed => heard.tells = Some(Tells::ModelError),
-        Some(Tells::Model) => return heard.tokens.input.is_some(),
+        Some(EventKind::Model) if failed => facts.kind = Some(EventKind::ModelError),
+        Some(EventKind::Model) => return facts.tokens.input.is_some(),
         // A request that succeeded is told by the end of its stream.
-        Some(Tells::ModelError) => {
+        Some(EventKind::ModelError) => {
             let status = raw.attributes.get("http.response.status_code").and_then(count);
             return failed || status.is_some_and(|status| status >= 400);
         }
-        Some(Tells::ToolBegun) => {
+        Some(EventKind::ToolBegun) => {
             let decision = raw.attributes.str("decision").filter(|decision| is_refusal(decision));
             let source = raw.attributes.str("source");
-            heard.failed = decision.is_some();
-            heard.refused = source.is_some_and(|source| source.eq_ignore_ascii_case("user"))
+            facts.failed = decision.is_some();
+            facts.refused = source.is_some_and(|source| source.eq_ignore_ascii_case("user"))
                 && decision.is_some_and(|decision| !decision.starts_with("timed_out"));
         }
-        Some(Tells::Tool) => {
+        Some(EventKind::Tool) => {
             let agent = raw.attributes.str("agent_name").and_then(without_placeholder);
             let other = agent.filter(|agent| *agent != "/root");
-            heard.aside = other.map(|agent| Helper::Agent(agent.to_owned().into()));
+            facts.helper = other.map(|agent| Helper::Agent(agent.to_owned().into()));
             let output = raw.attributes.str("output").map(without_measures);
-            heard.result = output.and_then(|text| arguments::result_hash(&RawValue::Str(text)));
+            facts.result = output.and_then(|text| arguments::result_hash(&RawValue::Str(text)));
         }
-        Some(Tells::Prompt | Tells::Answer | Tells::Loop) | None => {}
+        Some(EventKind::Prompt | EventKind::Answer | EventKind::Loop) | None => {}
     }
-    heard.tool = mcp_tool(raw).map(Cow::Owned);
-    heard.failed |= heard.tells == Some(Tells::ModelError);
+    facts.tool = mcp_tool(raw).map(Cow::Owned);
+    facts.failed |= facts.kind == Some(EventKind::ModelError);
     true
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::caps::Caps;
 use super::json::{self, Json};
-use super::messages::{InputFacts, Said};
+use super::messages::{InputFacts, OutputFacts};
 use super::raw::{RawSpan, RawValue};
 use super::{messages, text};
 use crate::math::Quanta;
@@ -64,7 +64,7 @@ pub(super) struct Draft<'v> {
     /// Whether some attribute says that the span failed.
     pub(super) failed: bool,
     /// Whether that was a part's failure, after which the span went on.
-    pub(super) outlived: Ranked<bool>,
+    pub(super) succeeded_anyway: Ranked<bool>,
     pub(super) error_type: Ranked<Cow<'v, str>>,
     /// Whether a status of OK says nothing of the span, as its library gives it to all of them.
     pub(super) always_ok: Ranked<bool>,
@@ -207,7 +207,7 @@ impl<'v> Draft<'v> {
     }
 
     /// Offers an output: its text and its calls.
-    pub(super) fn offer_output(&mut self, rank: u8, read: impl FnOnce() -> Said<'v>) {
+    pub(super) fn offer_output(&mut self, rank: u8, read: impl FnOnce() -> OutputFacts<'v>) {
         let model = self.operation.get() == Some(&Operation::Chat);
         if !(self.output.wants(rank) || model && self.tool_calls.wants(rank)) {
             return;

@@ -79,7 +79,7 @@ impl Caps<'_> {
     ///
     /// # Errors
     ///
-    /// Concept why it is no score: `report_without_name`, `report_without_score`, `report_out_of_range`.
+    /// Returns the reason why it is no score: `report_without_name`, `report_without_score`, `report_out_of_range`.
     pub fn reported(&self, sent: &SentReport<'_>) -> Result<Report, &'static str> {
         let value = sent.score.map(RawValue::Double);
         let finding = Finding {
@@ -273,7 +273,7 @@ fn report(
         name: Arc::from(caps.name(mapped)),
         score,
         label: finding.label.map(|label| caps.shared(Arc::from(label))),
-        success: outcome::told(mapped, said, score, threshold),
+        success: outcome::success_of(mapped, said, score, threshold),
         explanation: None,
         source: Source::Reported,
         identifier: finding

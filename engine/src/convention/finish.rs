@@ -107,8 +107,8 @@ impl Naming<'_> {
         }
         let is_tool = operation == Operation::ExecuteTool;
         let repeated = draft.repeated.take() == Some(true);
-        let untold = raw.status == Status::Ok && draft.always_ok.take() == Some(true);
-        let status = if repeated || untold { Status::Unset } else { raw.status };
+        let without_status = raw.status == Status::Ok && draft.always_ok.take() == Some(true);
+        let status = if repeated || without_status { Status::Unset } else { raw.status };
         let failed = !repeated
             && (status == Status::Error || fails(raw, status, draft))
             && !draft.is_interrupted()
@@ -204,9 +204,9 @@ impl Naming<'_> {
 /// Whether an attribute or an exception says that a span failed. An exception counts only where the status is unset: it may have been
 /// handled where the library says that all went well.
 fn fails(raw: &RawSpan<'_>, status: Status, draft: &Draft<'_>) -> bool {
-    let outlived = draft.outlived.get() == Some(&true);
+    let succeeded_anyway = draft.succeeded_anyway.get() == Some(&true);
     let raised = status == Status::Unset && lines::has_event(raw, "exception");
-    !outlived && (draft.failed || raised)
+    !succeeded_anyway && (draft.failed || raised)
 }
 
 /// The type of the last exception that ended the span.

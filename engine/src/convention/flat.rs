@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::arguments;
-use super::messages::{InputFacts, Said};
+use super::messages::{InputFacts, OutputFacts};
 use super::raw::{RawAttributes, RawValue};
 use crate::span::{IdHash, ToolFacts, ToolResult};
 
@@ -91,11 +91,11 @@ impl<'a> Messages<'a> {
     }
 
     /// What the messages say as a model's output.
-    pub(super) fn said(&self) -> Said<'a> {
+    pub(super) fn said(&self) -> OutputFacts<'a> {
         let own = || {
             self.0.values().filter(|message| matches!(message.role, "assistant" | "ai" | "model"))
         };
-        Said {
+        OutputFacts {
             text: own().rev().find_map(Message::text),
             calls: self.0.values().flat_map(Message::tool_calls).collect(),
             loose: false,

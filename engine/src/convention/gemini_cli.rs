@@ -4,10 +4,10 @@
 use std::borrow::Cow;
 
 use super::custom::list;
+use super::dialect::{Dialect, EventKind, Helper, RecordFacts, Turn, by_prompt};
 use super::draft::{count, without_placeholder};
 use super::json::{self, Json};
 use super::raw::{RawLog, RawSpan};
-use super::spoken::{Dialect, Helper, RecordFacts, Tells, Turn, by_prompt};
 use super::{Convention, LogConvention, Mark};
 use crate::span::Operation;
 
@@ -75,24 +75,24 @@ fn turn(session: &str, prompt: Option<&str>) -> Turn {
     by_prompt(session, prompt.filter(numbered))
 }
 
-fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
+fn mend(raw: &RawLog<'_>, facts: &mut RecordFacts<'_>) -> bool {
     let tokens = |key: &str| raw.attributes.get(key).and_then(count).unwrap_or(0);
     let (thoughts, tools) = (tokens("thoughts_token_count"), tokens("tool_token_count"));
-    heard.tokens.output = heard.tokens.output.map(|output| output.saturating_add(thoughts));
-    heard.tokens.input = heard.tokens.input.map(|input| input.saturating_add(tools));
-    heard.output = raw.attributes.str("response_text").and_then(answer).map(Cow::Owned);
+    facts.tokens.output = facts.tokens.output.map(|output| output.saturating_add(thoughts));
+    facts.tokens.input = facts.tokens.input.map(|input| input.saturating_add(tools));
+    facts.output = raw.attributes.str("response_text").and_then(answer).map(Cow::Owned);
     let part =
         raw.attributes.str("role").and_then(without_placeholder).filter(|role| *role != "main");
-    if matches!(heard.tells, Some(Tells::Model | Tells::ModelError)) {
-        heard.aside = part.map(|part| Helper::Component(part.to_owned().into()));
+    if matches!(facts.kind, Some(EventKind::Model | EventKind::ModelError)) {
+        facts.helper = part.map(|part| Helper::Component(part.to_owned().into()));
     }
-    heard.refused = is_refused(raw, heard);
+    facts.refused = is_refused(raw, facts);
     true
 }
 
 /// Whether a person refused a tool call, of which only people decide in such a way.
-pub(super) fn is_refused(raw: &RawLog<'_>, heard: &RecordFacts<'_>) -> bool {
-    heard.tells == Some(Tells::Tool) && raw.attributes.str("decision") == Some("reject")
+pub(super) fn is_refused(raw: &RawLog<'_>, facts: &RecordFacts<'_>) -> bool {
+    facts.kind == Some(EventKind::Tool) && raw.attributes.str("decision") == Some("reject")
 }
 
 /// The text of a model's answer, from the chunks that its API sent.

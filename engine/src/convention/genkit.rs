@@ -60,7 +60,7 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         Some(Operation::Other) if is_flow => draft.workflow.offer(62, named),
         Some(Operation::Chat) => {
             if let Some(output) = attributes.get("genkit:output").and_then(messages::parsed) {
-                told(&output, draft);
+                offer_usage(&output, draft);
             }
         }
         Some(_) | None => {}
@@ -68,7 +68,7 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
 }
 
 /// Offers what a model's output tells beside its message.
-fn told(output: &Json<'_>, draft: &mut Draft<'_>) {
+fn offer_usage(output: &Json<'_>, draft: &mut Draft<'_>) {
     let of_provider = |key: &str| output.get("raw")?.get(key);
     let model = of_provider("model").and_then(Json::as_str).map(str::to_owned);
     draft.model.offer(61, model.map(Cow::from));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::draft::{Draft, name};
 use super::json::Json;
 use super::lines::{Concept, line, truth};
-use super::messages::Said;
+use super::messages::OutputFacts;
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Trigger, messages, otel_genai, usage};
 use crate::span::Operation;
@@ -72,7 +72,7 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
             }
             if let Some(answered) = first(&ANSWERED) {
                 draft.offer_output(77, || replies(answered));
-                told(answered, draft);
+                offer_reply(answered, draft);
             }
         }
         Some(Operation::InvokeAgent) if raw.name == COMPONENT => {
@@ -113,17 +113,17 @@ fn of_class(class: &str) -> Operation {
 }
 
 /// Reads the replies of a model: messages or, of generators that complete a prompt, plain texts.
-fn replies<'v>(answered: &'v RawValue<'_>) -> Said<'v> {
+fn replies<'v>(answered: &'v RawValue<'_>) -> OutputFacts<'v> {
     let parsed = messages::parsed(answered);
     let replies = parsed.as_ref().and_then(|parsed| parsed.get("replies")?.as_list());
     match replies.and_then(|replies| replies.last()?.as_text()) {
-        Some(text) => Said { text: Some(text.clone()), ..Said::default() },
+        Some(text) => OutputFacts { text: Some(text.clone()), ..OutputFacts::default() },
         None => messages::said(answered),
     }
 }
 
 /// Offers what is told of the last reply: its model, its usage, and why it ended.
-fn told(answered: &RawValue<'_>, draft: &mut Draft<'_>) {
+fn offer_reply(answered: &RawValue<'_>, draft: &mut Draft<'_>) {
     let Some(parsed) = messages::parsed(answered) else { return };
     let last = |key: &str| parsed.get(key)?.as_list()?.last();
     // Generators that complete a prompt tell it beside the texts; older versions have names with an underscore.

@@ -6,7 +6,7 @@ use std::iter;
 
 use super::draft::Draft;
 use super::lines::Concept;
-use super::plan::Step;
+use super::plan::PlanStep;
 use super::raw::{RawAttributes, RawScope, RawSpan, RawValue};
 use super::{CONVENTIONS, Mark, Trigger, custom, evaluation};
 use crate::options::ConventionOptions;
@@ -460,8 +460,8 @@ impl<'i> Hits<'i> {
     }
 
     /// The steps to take, in order: lines, with the places of what they read.
-    pub(super) fn steps(&self) -> impl Iterator<Item = Step> {
-        self.lines().map(|(rule, at)| Step { concept: rule.concept, rank: rule.rank, at })
+    pub(super) fn steps(&self) -> impl Iterator<Item = PlanStep> {
+        self.lines().map(|(rule, at)| PlanStep { concept: rule.concept, rank: rule.rank, at })
     }
 
     /// The lines to take, in order, with the values that they read.

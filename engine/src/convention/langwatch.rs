@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::draft::Draft;
 use super::json::Json;
 use super::lines::{Concept, line};
-use super::messages::{self, InputFacts, Said};
+use super::messages::{self, InputFacts, OutputFacts};
 use super::raw::{RawAttributes, RawSpan, RawValue};
 use super::{Convention, Trigger, arguments, text};
 use crate::span::Operation;
@@ -83,9 +83,9 @@ fn asked(value: &RawValue<'_>) -> InputFacts<'static> {
     }
 }
 
-fn said(value: &RawValue<'_>) -> Said<'static> {
+fn said(value: &RawValue<'_>) -> OutputFacts<'static> {
     let said = messages::said(value);
-    Said {
+    OutputFacts {
         text: said.text.map(|text| Cow::Owned(text.into_owned())),
         calls: said.calls,
         loose: said.loose,

@@ -34,7 +34,7 @@ fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
 fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     if is_caller(raw) {
         draft.always_ok.offer(80, true);
-        draft.outlived.offer(80, is_answered(raw) && !raised(raw));
+        draft.succeeded_anyway.offer(80, is_answered(raw) && !raised(raw));
     }
     if !is_call(raw) {
         return;

@@ -19,6 +19,7 @@ mod claude_code;
 mod codex;
 mod copilot;
 mod custom;
+mod dialect;
 mod draft;
 mod dspy;
 mod evaluation;
@@ -68,7 +69,6 @@ mod qwen_code;
 mod raw;
 mod score_record;
 mod span_kind;
-mod spoken;
 mod spring_ai;
 mod stamps;
 mod strands;
@@ -94,12 +94,12 @@ pub use raw::{
 };
 pub use score_record::{OWN_SCOPE, RESULT, ScoreValue, score_attributes, sender_attributes};
 
+use self::dialect::Dialect;
 use self::draft::{Draft, lower, name};
 use self::finish::Naming;
 use self::index::{Hits, Index};
 use self::json::Json;
 use self::lines::Line;
-use self::spoken::Dialect;
 use super::options::ConventionOptions;
 use super::span::{
     Log, Operation, Pause, Report, Resource, SessionName, Span, Target, ToolFacts, ToolResult,
@@ -336,7 +336,7 @@ pub struct Emitter<'r> {
 
 /// What was read from a span.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reading {
+pub struct DecodedSpan {
     /// The span.
     pub span: Span,
     /// The scores on it.
@@ -349,7 +349,7 @@ pub struct Reading {
 
 /// What was read from a log record.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LogReading {
+pub struct DecodedLog {
     /// The record, if it belongs to a trace and says something about it.
     pub log: Option<Log>,
     /// The spans that are made of the record of an agent that tells what it does in records.
@@ -435,7 +435,7 @@ impl Conventions {
     }
 
     /// Reads a span; names that were read before are shared.
-    pub fn span(&self, raw: &RawSpan<'_>, emitter: Emitter<'_>, names: &mut Names) -> Reading {
+    pub fn span(&self, raw: &RawSpan<'_>, emitter: Emitter<'_>, names: &mut Names) -> DecodedSpan {
         let hits = Hits::new(&self.index, &raw.attributes, emitter.scope.recognised).on(raw);
         let mut draft = Draft::new(self.options.keep_texts);
         hits.take_operation(raw, &mut draft);
@@ -448,7 +448,7 @@ impl Conventions {
             evaluation::Results::new()
         };
         let span = Naming { caps: &caps, names }.finish(raw, &hits, &mut draft, emitter);
-        let mut reading = Reading { span, repaired: caps.cuts(), ..Reading::default() };
+        let mut reading = DecodedSpan { span, repaired: caps.cuts(), ..DecodedSpan::default() };
         for result in results {
             match result {
                 Ok(report) => reading.reports.push(report),
@@ -459,11 +459,11 @@ impl Conventions {
     }
 
     /// Reads a log record.
-    pub fn log(&self, raw: &RawLog<'_>, emitter: Emitter<'_>) -> LogReading {
+    pub fn log(&self, raw: &RawLog<'_>, emitter: Emitter<'_>) -> DecodedLog {
         let Emitter { scope, resource } = emitter;
         // Our own scores, which somebody sent back.
         if scope.own {
-            return LogReading { unused: vec!["own_score"], ..LogReading::default() };
+            return DecodedLog { unused: vec!["own_score"], ..DecodedLog::default() };
         }
         if let Some(reading) = self.spoken(raw, emitter) {
             return reading;
@@ -474,7 +474,7 @@ impl Conventions {
             .or_else(|| raw.body.as_str().filter(|body| *body == evaluation::RESULT));
         let event =
             if raw.event_name.is_empty() { named.unwrap_or_default() } else { &raw.event_name };
-        let (caps, mut reading) = (self.caps(), LogReading::default());
+        let (caps, mut reading) = (self.caps(), DecodedLog::default());
         if event == evaluation::RESULT {
             let own = raw.trace_id.map(Target::Trace);
             match evaluation::of_log(

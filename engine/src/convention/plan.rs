@@ -70,7 +70,7 @@ pub struct Plan {
     // Invariant: of the places that one field is read from, the best is first.
     fields: Vec<(Field, usize)>,
     /// Steps that are read by way of a draft, which many spans do not need.
-    drafted: Vec<Step>,
+    drafted: Vec<PlanStep>,
     /// Places whose values are only checked.
     unread: Box<[usize]>,
 }
@@ -109,7 +109,7 @@ enum Field {
 
 /// What a line reads, and the place of the attribute that it reads.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub(super) struct PlanStep {
     pub(super) concept: Concept,
     pub(super) rank: u8,
     pub(super) at: usize,
@@ -384,7 +384,7 @@ impl Conventions {
 
 impl Field {
     /// The field that a step reads an attribute of this key into; `None` if it is read by way of a draft.
-    fn of(step: &Step, key: &str) -> Option<Self> {
+    fn of(step: &PlanStep, key: &str) -> Option<Self> {
         match step.concept {
             Concept::Session => Some(Self::Session(Arc::from(key))),
             Concept::User => Some(Self::User),

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::custom::list;
+use super::dialect::{Dialect, EventKind, Helper, RecordFacts, Turn, by_prompt};
 use super::draft::Draft;
 use super::raw::{RawLog, RawSpan};
-use super::spoken::{Dialect, Helper, RecordFacts, Tells, Turn, by_prompt};
 use super::{Convention, LogConvention, Mark, Trigger, gemini_cli};
 
 pub(super) const CONVENTION: Convention = Convention {
@@ -69,13 +69,13 @@ fn turn(session: &str, prompt: Option<&str>) -> Turn {
 
 /// Marks a call that makes the conversation shorter as one of a part of the client, whose answer is not the turn's. Of
 /// a client that may send spans, a prompt alone is no turn: what came of it may be told in their trace.
-fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
+fn mend(raw: &RawLog<'_>, facts: &mut RecordFacts<'_>) -> bool {
     let prompt = raw.attributes.str("prompt_id").unwrap_or_default();
     if prompt.starts_with(COMPRESSION) {
-        heard.aside = Some(Helper::Component(Cow::Borrowed("compression")));
+        facts.helper = Some(Helper::Component(Cow::Borrowed("compression")));
     }
-    heard.refused = gemini_cli::is_refused(raw, heard);
-    heard.is_command = heard.tells == Some(Tells::Prompt) && prompt.contains(NUMBERED);
+    facts.refused = gemini_cli::is_refused(raw, facts);
+    facts.is_command = facts.kind == Some(EventKind::Prompt) && prompt.contains(NUMBERED);
     true
 }
 

@@ -32,10 +32,10 @@ const BESIDE: [&str; 2] = ["cache_read_input_tokens", "cache_creation_input_toke
 pub(super) fn tokens(usage: &Json<'_>) -> Tokens {
     let first = |from: &Json<'_>, keys: &[&str]| keys.iter().find_map(|key| count(from, key));
     let details = DETAILS.iter().filter_map(|key| usage.get(key));
-    let tells = |details: &&Json<'_>| {
+    let kind = |details: &&Json<'_>| {
         [CACHED_DETAILS, WRITTEN_DETAILS].iter().any(|keys| first(details, keys).is_some())
     };
-    let details = details.into_iter().find(tells);
+    let details = details.into_iter().find(kind);
     let input = first(usage, &INPUT);
     let (read, written) = (count(usage, BESIDE[0]), count(usage, BESIDE[1]));
     let (input, cached, cache_written) = match details {

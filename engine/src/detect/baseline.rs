@@ -7,7 +7,7 @@ use crate::span::Timestamp;
 
 /// Values, summed up.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub(super) struct Tally {
+pub(super) struct ValueSum {
     pub(super) count: u64,
     pub(super) sum: f64,
 }
@@ -30,25 +30,25 @@ pub(super) struct Baseline {
 /// Values that the baseline has not taken yet: it takes them while there is no evidence of a change.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Pending {
-    pub(super) all: Tally,
-    after: [Tally; CELLS],
-    changes: Tally,
+    pub(super) all: ValueSum,
+    after: [ValueSum; CELLS],
+    changes: ValueSum,
     // Those of hours that are usually bad: they are not learnt.
-    apart: Tally,
+    bad_hours: ValueSum,
     // Those that the version before left.
     handed_on: u64,
 }
 
 /// Where a value stands among those before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Place {
+pub(super) struct SequencePosition {
     /// The cell; `None`: nothing failed lately.
     pub(super) cell: Option<usize>,
     /// Whether the value before was of another session.
     pub(super) is_change: bool,
 }
 
-impl Place {
+impl SequencePosition {
     /// Whether its own session failed just before.
     pub(super) fn is_within(self) -> bool {
         self.cell.is_some_and(|cell| cell >= WITHIN)
@@ -73,7 +73,7 @@ struct Follow {
 #[serde(transparent)]
 pub(super) struct Recent(u8);
 
-impl Tally {
+impl ValueSum {
     pub(super) fn add(&mut self, value: f64) {
         self.count += 1;
         self.sum += value;
@@ -179,7 +179,7 @@ impl Baseline {
 
     /// Takes the pending values.
     pub(super) fn take_values(&mut self, pending: &mut Pending) {
-        let all = std::mem::take(&mut pending.all).minus(std::mem::take(&mut pending.apart));
+        let all = std::mem::take(&mut pending.all).minus(std::mem::take(&mut pending.bad_hours));
         let handed_on = std::mem::take(&mut pending.handed_on);
         self.count += all.count as f64;
         self.sum += all.sum;
@@ -188,7 +188,7 @@ impl Baseline {
     }
 
     /// A baseline of these values alone, which are enough, however few.
-    pub(super) fn accepted(tally: Tally, at: Timestamp) -> Self {
+    pub(super) fn accepted(tally: ValueSum, at: Timestamp) -> Self {
         Self {
             count: tally.count as f64,
             sum: tally.sum,
@@ -222,7 +222,7 @@ fn between(alternating: f64, alternation: f64) -> f64 {
 }
 
 impl After {
-    fn add(&mut self, tally: Tally) {
+    fn add(&mut self, tally: ValueSum) {
         self.count += tally.count as f64;
         self.sum += tally.sum;
     }
@@ -263,7 +263,7 @@ impl Pending {
     }
 
     /// Adds a value to its cell alone.
-    pub(super) fn follow(&mut self, value: f64, place: Place) {
+    pub(super) fn follow(&mut self, value: f64, place: SequencePosition) {
         if let Some(after) = place.cell.and_then(|cell| self.after.get_mut(cell)) {
             after.add(value);
         }
@@ -282,10 +282,10 @@ impl Pending {
     /// Adds a value that is not learnt.
     pub(super) fn add_apart(&mut self, value: f64) {
         self.all.add(value);
-        self.apart.add(value);
+        self.bad_hours.add(value);
     }
 
-    pub(super) fn add(&mut self, value: f64, place: Place) {
+    pub(super) fn add(&mut self, value: f64, place: SequencePosition) {
         self.all.add(value);
         self.changes.add(f64::from(u8::from(place.is_change)));
         self.follow(value, place);
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn sessions_that_fail_a_few_times_by_chance_say_nothing_of_those_that_fail_for_long() {
         let (mut baseline, mut pending) = (Baseline::default(), Pending::default());
-        let place = |failed| Place { cell: Some(cell_within(failed)), is_change: true };
+        let place = |failed| SequencePosition { cell: Some(cell_within(failed)), is_change: true };
         for number in 0..1_000 {
             pending.add(f64::from(u8::from(number % 11 == 0)), place(1 + number % 4));
         }

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::baseline::{Baseline, Pending, Place, Recent, Tally, cell_within};
+use super::baseline::{Baseline, Pending, Recent, SequencePosition, ValueSum, cell_within};
 use super::budget::Budget;
 use super::chances::{Predicted, odds_ratio};
 use super::evidence::{Evidence, Mark, Ratios, Starts};
 use super::hours::{Hours, Noted};
-use super::options::Limits;
+use super::options::DropLimits;
 use super::recovery::{Levels, MOST_DAYS, Recovery};
-use super::returns::Over;
+use super::recurrence::Recurrence;
 use crate::span::Timestamp;
 
 /// The detector of one stream of an agent version: it watches for a rise of the level, which is bad.
 ///
-/// Its state does not depend on [`Limits`], but for its decisions: evidence is in days, and limits are given with each value.
+/// Its state does not depend on [`DropLimits`], but for its decisions: evidence is in days, and limits are given with each value.
 /// It is serialised without a loss.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
@@ -38,7 +38,7 @@ pub struct Detector {
     incident: Option<Incident>,
     // Only of a drop that left critical not long ago.
     #[serde(skip_serializing_if = "Option::is_none")]
-    over: Option<Box<Over<Incident>>>,
+    over: Option<Box<Recurrence<Incident>>>,
     // Only of a stream that had a drop.
     #[serde(skip_serializing_if = "Option::is_none")]
     hours: Option<Box<Hours>>,
@@ -154,7 +154,7 @@ struct Incident {
     since: Timestamp,
     paged: Timestamp,
     from: f64,
-    values: Tally,
+    values: ValueSum,
     /// How many of the values only repeat what their session told before: all such, where each value is of another session than the one
     /// before, and none where one session is all there is.
     repeats: f64,
@@ -204,11 +204,11 @@ struct Winnable {
 #[derive(Clone, Copy)]
 enum CountedKind {
     /// A value.
-    Value(f64, Place),
+    Value(f64, SequencePosition),
     /// A chance.
     Chance(f64),
     /// An outcome, and the ratios of its run's chance if that was counted.
-    Outcome(f64, Place, Option<Ratios>),
+    Outcome(f64, SequencePosition, Option<Ratios>),
 }
 
 impl Observation {
@@ -248,7 +248,7 @@ impl Detector {
         &mut self,
         at: Timestamp,
         value: Observation,
-        limits: &Limits,
+        limits: &DropLimits,
     ) -> Option<Severity> {
         let before = self.severity();
         if value.kind != Kind::Plain && self.learn_first(at, value, limits) {
@@ -272,7 +272,7 @@ impl Detector {
     }
 
     /// Whether there is some evidence of a drop: at least a tenth of what a warning takes.
-    pub fn has_evidence(&self, limits: &Limits) -> bool {
+    pub fn has_evidence(&self, limits: &DropLimits) -> bool {
         self.days() >= limits.page * WARN * WARN
     }
 
@@ -282,7 +282,7 @@ impl Detector {
     }
 
     /// Forgets what chances are usual, as another model makes them; they do not count until that is learnt anew.
-    pub fn renew_chances(&mut self) {
+    pub fn forget_predictions(&mut self) {
         if let Some(predicted) = &mut self.predicted {
             (predicted.usual, predicted.pending) = Default::default();
             predicted.counted_since = None;
@@ -290,7 +290,7 @@ impl Detector {
     }
 
     /// The state after the values so far.
-    pub fn state(&self, limits: &Limits) -> DropState {
+    pub fn state(&self, limits: &DropLimits) -> DropState {
         let against =
             if self.baseline.is_established() { Against::Past } else { Against::Objective };
         DropState {
@@ -336,7 +336,7 @@ impl Detector {
     }
 
     /// Forgets the past and all evidence: the level is compared with the objective until there is a past again.
-    pub fn renew(&mut self) {
+    pub fn reset(&mut self) {
         (self.baseline, self.hours) = (Baseline::default(), None);
         self.end();
         (self.nulls, self.predicted) = (None, None);
@@ -345,7 +345,7 @@ impl Detector {
     /// The detector of the next version of the agent, which is compared with the past of this one. It gets the time that this one has
     /// not spent on false alarms, so that a version that is worse from its first trace on is found soonest, and, unless this one is in
     /// a drop, half of the evidence for one: versions may come and go faster than a drop is found, and this one may go on.
-    pub fn bequeath(&mut self, limits: &Limits) -> Self {
+    pub fn successor(&mut self, limits: &DropLimits) -> Self {
         let mut next = Self {
             baseline: self.baseline.handed_on(),
             budget: self.budget.take(),
@@ -384,7 +384,7 @@ impl Detector {
     }
 
     /// The same drop in the next version of the agent, whose values decide when it is over.
-    pub fn carried_on(&self) -> Self {
+    pub fn continued(&self) -> Self {
         Self { budget: Budget::default(), ..self.clone() }
     }
 
@@ -396,17 +396,17 @@ impl Detector {
     }
 
     /// Makes the level of these values the usual one. Without any, as only chances have come, the past stays.
-    fn take_as_usual(&mut self, values: Tally, at: Timestamp) {
+    fn take_as_usual(&mut self, values: ValueSum, at: Timestamp) {
         if values.count > 0 {
             self.baseline = Baseline::accepted(values, at);
         }
         self.nulls = None;
-        self.renew_chances();
+        self.forget_predictions();
     }
 
     /// Learns what is usual for a stream of outcomes and chances, while there is no past: unlike other streams, it is not compared
     /// with the objective. Returns whether that is all there is to do with the value.
-    fn learn_first(&mut self, at: Timestamp, value: Observation, limits: &Limits) -> bool {
+    fn learn_first(&mut self, at: Timestamp, value: Observation, limits: &DropLimits) -> bool {
         let predicted = self.predicted.get_or_insert_default();
         if self.baseline.is_established() {
             return false;
@@ -425,17 +425,22 @@ impl Detector {
 
     /// Where a value stands among those before it, which it joins. A session that failed tells of itself if it fails again, not of what
     /// comes after it.
-    fn place(&mut self, value: Observation, is_bad: bool) -> Place {
+    fn place(&mut self, value: Observation, is_bad: bool) -> SequencePosition {
         let InSession { failed, is_change } = value.session;
         let cell = if failed > 0 { Some(cell_within(failed)) } else { self.recent.cell() };
         if failed == 0 {
             self.recent.push(is_bad);
         }
-        Place { cell, is_change }
+        SequencePosition { cell, is_change }
     }
 
     /// The value to count; `None`: a chance, while it is not known what chances are usual.
-    fn counted(&mut self, at: Timestamp, value: Observation, limits: &Limits) -> Option<Counted> {
+    fn counted(
+        &mut self,
+        at: Timestamp,
+        value: Observation,
+        limits: &DropLimits,
+    ) -> Option<Counted> {
         let nulls = *self.nulls.get_or_insert_with(|| Nulls::of(&self.baseline, limits));
         let (level, usual) = (
             self.baseline.level(limits.objective),
@@ -494,7 +499,7 @@ impl Detector {
     }
 
     /// What this hour was like on the days and in the weeks before, once there was a drop; the value is noted of it.
-    fn hour(&mut self, at: Timestamp, value: f64, usual: f64, limits: &Limits) -> Option<f64> {
+    fn hour(&mut self, at: Timestamp, value: f64, usual: f64, limits: &DropLimits) -> Option<f64> {
         let tolerated = self.nulls.map_or(0.0, |nulls| nulls.tolerated);
         let own = self.incident.as_ref().filter(|_| self.severity == Severity::Critical);
         let returned = self.returned();
@@ -511,7 +516,7 @@ impl Detector {
     }
 
     /// Counts a value while there is no drop: collects evidence, and learns what is usual where there is none.
-    fn watch(&mut self, counted: &Counted, limits: &Limits) {
+    fn watch(&mut self, counted: &Counted, limits: &DropLimits) {
         self.weigh(counted, counted.seed, counted.seed);
         self.count(counted);
         let days = self.days();
@@ -534,7 +539,7 @@ impl Detector {
     }
 
     /// Counts a value in a drop: looks for evidence that the level is good again.
-    fn hold(&mut self, counted: &Counted, limits: &Limits) {
+    fn hold(&mut self, counted: &Counted, limits: &DropLimits) {
         self.weigh(counted, counted.seed, counted.seed);
         let confidence = self.confidence();
         let Some(mut incident) = self.incident else { return };
@@ -569,7 +574,7 @@ impl Detector {
     }
 
     /// Counts a value in a recovery: looks for more evidence of it, and for a relapse, which takes less evidence than a drop.
-    fn recover(&mut self, counted: &Counted, limits: &Limits) {
+    fn recover(&mut self, counted: &Counted, limits: &DropLimits) {
         let Some(mut incident) = self.incident else { return };
         let relapse = limits.page * counted.short() / RELAPSE * incident.trust;
         self.weigh(counted, counted.seed.max(relapse), counted.seed.max(relapse * EDGE));
@@ -597,7 +602,7 @@ impl Detector {
     fn follow(&mut self, before: Severity, at: Timestamp) {
         match (before, self.severity, self.incident) {
             (Severity::Critical, Severity::Recovering, Some(incident)) => {
-                self.over = Some(Box::new(Over::new(at, incident, self.over.as_deref())));
+                self.over = Some(Box::new(Recurrence::new(at, incident, self.over.as_deref())));
             }
             (Severity::Critical, ..) => {}
             (_, Severity::Critical, _) => {
@@ -685,7 +690,7 @@ impl Detector {
         days / (days + BETWEEN_DROPS)
     }
 
-    fn page(&mut self, at: Timestamp, limits: &Limits) {
+    fn page(&mut self, at: Timestamp, limits: &DropLimits) {
         self.begin(Incident {
             since: self.starts.best().map_or(at, |mark| mark.at),
             paged: at,
@@ -709,7 +714,7 @@ impl Detector {
 
     /// Learns from the pending values: how failures follow each other and, unless the level may have risen, what is usual. The chances
     /// of a new model do not count before they are known, and do not wait.
-    fn learn(&mut self, at: Timestamp, limits: &Limits) {
+    fn learn(&mut self, at: Timestamp, limits: &DropLimits) {
         self.baseline.take_order(&mut self.pending, at, limits.memory);
         let as_usual = self.starts.allow_learning(at, limits.memory * WAITS);
         if let Some(predicted) = &mut self.predicted {
@@ -739,12 +744,12 @@ impl Detector {
     }
 
     /// The values since the change began, if one did.
-    fn since_start(&self) -> Tally {
+    fn since_start(&self) -> ValueSum {
         let all = self.pending.all;
         self.starts.best().map_or(all, |mark| all.minus(mark.before))
     }
 
-    fn usual(&self, limits: &Limits) -> f64 {
+    fn usual(&self, limits: &DropLimits) -> f64 {
         if self.baseline.is_established() {
             self.baseline.level(limits.objective).max(limits.least)
         } else {
@@ -752,7 +757,7 @@ impl Detector {
         }
     }
 
-    fn drop(&self, limits: &Limits) -> Option<DropFound> {
+    fn drop(&self, limits: &DropLimits) -> Option<DropFound> {
         if let Some(incident) = self.incident.as_ref().or_else(|| self.returned()) {
             return Some(DropFound {
                 since: incident.since,
@@ -788,7 +793,7 @@ impl OneSession {
     }
 
     /// Takes the next value; `begins`: the good values at the end of the drop begin with it, as far as is known.
-    fn observe(&mut self, place: Place, is_bad: bool, begins: bool) {
+    fn observe(&mut self, place: SequencePosition, is_bad: bool, begins: bool) {
         self.so_far &= place.is_within() == is_bad;
         self.within += u64::from(place.is_within());
         if begins {
@@ -803,7 +808,7 @@ impl OneSession {
 }
 
 /// The mean of values; the level before if there are none, as only chances have come since.
-fn level_of(values: Tally, before: f64) -> f64 {
+fn level_of(values: ValueSum, before: f64) -> f64 {
     if values.count == 0 { before } else { values.mean() }
 }
 
@@ -823,7 +828,7 @@ impl Counted {
 }
 
 impl Nulls {
-    fn of(baseline: &Baseline, limits: &Limits) -> Self {
+    fn of(baseline: &Baseline, limits: &DropLimits) -> Self {
         if !baseline.is_established() {
             return Self { usual: limits.objective, tolerated: limits.objective };
         }
@@ -839,7 +844,7 @@ impl Nulls {
     }
 
     /// The greatest means for a value if such values usually have this level after values like those before it.
-    fn after(self, level: f64, limits: &Limits) -> Self {
+    fn after(self, level: f64, limits: &DropLimits) -> Self {
         Self {
             usual: self.usual.max(level),
             tolerated: self.tolerated.max(limits.times_worse(level)),
@@ -847,7 +852,7 @@ impl Nulls {
     }
 }
 
-impl Limits {
+impl DropLimits {
     /// The worst level that is tolerated of a stream with this usual level.
     fn tolerated(&self, level: f64) -> f64 {
         (level + self.tolerance).max(self.times_worse(level))
@@ -923,8 +928,8 @@ mod tests {
         versions[0].changed.seed(8.0);
         versions[0].intolerable.seed(4.0);
         let [first, second, third] = &mut versions;
-        *second = first.bequeath(&limits);
-        *third = second.bequeath(&limits);
+        *second = first.successor(&limits);
+        *third = second.successor(&limits);
         third.take_over(first);
         for (version, days) in [(&*first, 0.0), (&*second, 2.0), (&*third, 6.0)] {
             assert!((version.changed.days() - days).abs() < 1e-9, "{days} {version:?}");
@@ -964,7 +969,7 @@ mod tests {
         // Tolerated, but more than usual.
         tell(&mut detector, 33, 600);
         assert!(known(&detector) && detector.pending.all.count > 500);
-        detector.renew_chances();
+        detector.forget_predictions();
         assert!(!known(&detector));
         tell(&mut detector, 33, 300);
         assert!(known(&detector));
@@ -980,7 +985,7 @@ mod tests {
         }
         let usual = detector.state(&limits).usual;
         detector.page(now, &limits);
-        detector.incident.iter_mut().for_each(|incident| incident.values = Tally::default());
+        detector.incident.iter_mut().for_each(|incident| incident.values = ValueSum::default());
         assert!(detector.accept(now));
         assert!((detector.state(&limits).usual - usual).abs() < 1e-9, "{usual}");
         assert_eq!(detector.severity(), Severity::Quiet);
@@ -1001,7 +1006,7 @@ mod tests {
             tell(&mut detector, chance(0.05));
         }
         // A new model is made in the night; of the day no chance counts until outcomes come in the night after.
-        detector.renew_chances();
+        detector.forget_predictions();
         let day = tell(&mut detector, chance(0.1));
         (0..200).for_each(|_| _ = tell(&mut detector, chance(0.1)));
         let earlier = |began| Some(EarlierChance { chance: 0.6, began });

@@ -11,7 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::baseline::Tally;
+use super::baseline::ValueSum;
 use super::budget::days;
 use crate::span::Timestamp;
 
@@ -96,7 +96,7 @@ pub(super) struct Starts {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Mark {
     pub(super) at: Timestamp,
-    pub(super) before: Tally,
+    pub(super) before: ValueSum,
 }
 
 impl Default for Starts {

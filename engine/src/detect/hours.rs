@@ -15,7 +15,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::baseline::Tally;
+use super::baseline::ValueSum;
 use crate::span::Timestamp;
 
 /// What a stream was like at each hour of the last days and weeks.
@@ -36,7 +36,7 @@ pub(super) struct Hours {
 
 /// The values of the hour that goes on and of those before it, the latest first.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-struct Values([Tally; TOGETHER]);
+struct Values([ValueSum; TOGETHER]);
 
 /// For which hours a value is noted.
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +111,7 @@ impl Values {
         known: f64,
     ) {
         if self.0[0].count >= FEW {
-            let mut together = Tally::default();
+            let mut together = ValueSum::default();
             let sums = self.0.map(|values| {
                 together.count += values.count;
                 together.sum += values.sum;
@@ -123,12 +123,12 @@ impl Values {
             levels[0] = if level > step(known) { level } else { 0 };
         }
         self.0.rotate_right(1);
-        self.0[0] = Tally::default();
+        self.0[0] = ValueSum::default();
     }
 }
 
 /// The mean of values, with some at the usual level, less its standard error.
-fn level_of(values: Tally, usual: f64) -> f64 {
+fn level_of(values: ValueSum, usual: f64) -> f64 {
     let count = values.count as f64 + PRIOR;
     let mean = ((values.sum + PRIOR * usual) / count).clamp(0.0, 1.0);
     mean - (mean * (1.0 - mean) / count).sqrt()

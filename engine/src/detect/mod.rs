@@ -35,11 +35,11 @@ mod evidence;
 mod hours;
 mod options;
 mod recovery;
-mod returns;
+mod recurrence;
 #[cfg(test)]
 mod tests;
 
 pub use detector::{
     Against, Detector, DropFound, DropState, EarlierChance, InSession, Observation, Severity,
 };
-pub use options::{DropOptions, Limits};
+pub use options::{DropLimits, DropOptions};

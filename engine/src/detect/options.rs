@@ -35,7 +35,7 @@ crate::options! {
 
 /// The limits of one stream that follow from the options.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limits {
+pub struct DropLimits {
     /// Mean days to a false page of one stream.
     pub(super) page: f64,
     pub(super) tolerance: f64,
@@ -52,15 +52,15 @@ pub struct Limits {
 impl DropOptions {
     /// The limits of each of `streams` streams, which share the false pages evenly. They may change at any time: evidence is in
     /// days, and is not lost by that.
-    pub fn limits(&self, streams: usize) -> Limits {
+    pub fn limits(&self, streams: usize) -> DropLimits {
         self.limits_against(self.objective, streams)
     }
 
     /// The limits of each of `streams` streams that are compared with this success rate while they have no past.
-    pub fn limits_against(&self, objective: f64, streams: usize) -> Limits {
+    pub fn limits_against(&self, objective: f64, streams: usize) -> DropLimits {
         let streams = f64::from(u32::try_from(streams.max(1)).unwrap_or(u32::MAX));
         let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        Limits {
+        DropLimits {
             page: QUARTER * streams / self.false_pages_per_quarter,
             tolerance: self.tolerance,
             ratio: self.tolerance_ratio,
@@ -73,8 +73,8 @@ impl DropOptions {
 
     /// The limits of a warning of ranks, which is one of `streams`. Ranks among traces of the past are 0.5 in the mean while nothing
     /// changes, so less is not usual: after a time of light work the return to what was before is no rise.
-    pub fn limits_of_ranks(&self, streams: usize) -> Limits {
-        Limits { least: 0.5, ..self.limits_against(0.5, streams) }
+    pub fn limits_of_ranks(&self, streams: usize) -> DropLimits {
+        DropLimits { least: 0.5, ..self.limits_against(0.5, streams) }
     }
 
     /// The success rate that an agent of this name is compared with while it has no past.

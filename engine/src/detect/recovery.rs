@@ -16,7 +16,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::baseline::Tally;
+use super::baseline::ValueSum;
 
 /// The evidence, and the stretch of good values that it is about.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -26,7 +26,7 @@ pub(super) struct Recovery {
     better: [f64; BETS.len()],
     good: [f64; BETS.len()],
     capital: f64,
-    pub(super) stretch: Tally,
+    pub(super) stretch: ValueSum,
 }
 
 /// The levels of a drop that a recovery is looked for under.
@@ -39,7 +39,7 @@ pub(super) struct Levels {
 
 impl Levels {
     /// Of a drop from what is tolerated to this level, which had these values before the good ones at its end.
-    pub(super) fn of(tolerated: f64, level: f64, before: Tally) -> Self {
+    pub(super) fn of(tolerated: f64, level: f64, before: ValueSum) -> Self {
         let below = |level: f64| (tolerated * level).sqrt().max(tolerated).min(MOST_BAD);
         let (half, mean) = (below(level), before.mean());
         let error = (mean * (1.0 - mean) / before.count.max(1) as f64).sqrt();
@@ -59,7 +59,7 @@ impl Recovery {
     ) {
         let (half, seed) = (ratio_at(levels.half), WEIGHT * days);
         if self.capital <= 1.0 {
-            (self.capital, self.stretch) = (1.0, Tally::default());
+            (self.capital, self.stretch) = (1.0, ValueSum::default());
         }
         self.capital = (self.capital * payout(SMALL_BET, half)).min(MOST);
         value.into_iter().for_each(|value| self.stretch.add(value));
@@ -74,7 +74,7 @@ impl Recovery {
 
     /// What the level of a drop of these values surely is, two standard errors below their mean (Wilson's), without the first good ones at its
     /// end.
-    pub(super) fn level_surely(&self, values: Tally) -> f64 {
+    pub(super) fn level_surely(&self, values: ValueSum) -> f64 {
         let before = values.minus(self.stretch);
         let later = self.stretch.count.saturating_sub(FIRST_GOOD) as f64;
         let count = (before.count as f64 + later).max(1.0);
@@ -140,8 +140,8 @@ mod tests {
     #[test]
     fn a_level_is_surely_less_than_the_mean_and_the_first_good_values_do_not_lower_it() {
         let of = |bad: u64, good: u64, good_at_end: u64| {
-            let stretch = Tally { count: good_at_end, sum: 0.0 };
-            let values = Tally { count: bad + good + good_at_end, sum: bad as f64 };
+            let stretch = ValueSum { count: good_at_end, sum: 0.0 };
+            let values = ValueSum { count: bad + good + good_at_end, sum: bad as f64 };
             Recovery { stretch, ..Recovery::default() }.level_surely(values)
         };
         // Wilson's bound for 6 of 6 is 6 / (6 + 2^2).

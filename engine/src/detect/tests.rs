@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::baseline::Tally;
+use super::baseline::ValueSum;
 use super::budget::Budget;
 use super::evidence::{BETS, Evidence, WEIGHTS};
 use super::*;
@@ -16,7 +16,7 @@ const MINUTE: u64 = 60_000_000_000;
 struct Stream {
     detector: Detector,
     gap: Duration,
-    limits: Limits,
+    limits: DropLimits,
     now: Timestamp,
     random: u64,
 }
@@ -631,7 +631,7 @@ fn a_version_is_held_against_the_one_before_and_found_soonest_at_its_begin() {
     for seed in 0..20 {
         let mut stream = Stream::after(100 + seed, 0.01, 3_000);
         let mut next = Stream { random: stream.random, now: stream.now, ..Stream::new(0) };
-        next.detector = stream.detector.clone().bequeath(&stream.limits);
+        next.detector = stream.detector.clone().successor(&stream.limits);
         assert_eq!(next.state().usual.to_bits(), stream.state().usual.to_bits());
         old += stream.until(Severity::Critical, 0.15);
         new += next.until(Severity::Critical, 0.15);
@@ -643,7 +643,7 @@ fn a_version_is_held_against_the_one_before_and_found_soonest_at_its_begin() {
 fn unspent_time_is_left_to_one_version_alone() {
     let mut stream = Stream::after(14, 0.01, 3_000);
     let limits = stream.limits;
-    let begun = |stream: &mut Stream| stream.detector.bequeath(&limits).state(&limits).evidence;
+    let begun = |stream: &mut Stream| stream.detector.successor(&limits).state(&limits).evidence;
     let own = stream.state().evidence;
     assert!(begun(&mut stream) > own / 2.0);
     assert!((begun(&mut stream) - own / 4.0).abs() < 1e-9);
@@ -818,8 +818,8 @@ proptest! {
 
     #[test]
     fn a_tally_without_its_begin_is_the_rest(counts in (0..1_000_u64, 0..1_000_u64), sums in (0.0..9.0_f64, 0.0..9.0_f64)) {
-        let begin = Tally { count: counts.0, sum: sums.0 };
-        let all = Tally { count: counts.0 + counts.1, sum: sums.0 + sums.1 };
+        let begin = ValueSum { count: counts.0, sum: sums.0 };
+        let all = ValueSum { count: counts.0 + counts.1, sum: sums.0 + sums.1 };
         let rest = all.minus(begin);
         prop_assert_eq!(rest.count, counts.1);
         prop_assert!((rest.sum - sums.1).abs() < 1e-9);

@@ -89,7 +89,7 @@ impl Deployments {
         if over {
             let mut held: BTreeMap<TenantHash, usize> = BTreeMap::new();
             self.0.iter().for_each(|known| *held.entry(known.tenant()).or_default() += 1);
-            let goes = shares.greediest(held.into_iter());
+            let goes = shares.most_over_share(held.into_iter());
             let oldest = self.0.iter().position(|known| Some(known.tenant()) == goes);
             oldest.into_iter().for_each(|oldest| drop(self.0.remove(oldest)));
         }

@@ -41,9 +41,9 @@ pub use stream::{STREAMS, Stream};
 use self::deployments::Deployments;
 use self::gaps::AgentGaps;
 use self::stream::{NO_OBJECTIVE, Value};
-use self::watch::{Watch, Watched};
+use self::watch::{AgentWatch, StreamWatch};
 use super::count::Counts;
-use super::detect::{DropOptions, Limits};
+use super::detect::{DropLimits, DropOptions};
 use super::drift::DriftOptions;
 use super::drift::sequential::difference;
 use super::facts::{AgentKey, DoneTrace, ScopedId};
@@ -58,7 +58,7 @@ use super::view::{AgentView, DeploymentView, VersionView};
 pub struct Drops {
     options: DropOptions,
     max: usize,
-    watches: BTreeMap<AgentKey, Watch>,
+    watches: BTreeMap<AgentKey, AgentWatch>,
     gaps: AgentGaps,
     deployments: Deployments,
     // Traces that were told and are not counted yet.
@@ -104,7 +104,7 @@ struct Saved<W> {
 /// Drops, read from a snapshot.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub(super) struct SavedDrops(Saved<Watch>);
+pub(super) struct SavedDrops(Saved<AgentWatch>);
 
 impl Drops {
     /// Watches nothing yet; `max_agents` is the number of agents that may have series of their own.
@@ -154,7 +154,7 @@ impl Drops {
     ///
     /// A trace that was under way when the wall clock was set back ended by what the clock was before, which is yet to come by what it
     /// is. Nothing ends after its arrival, which is a time already; where nothing arrives by a clock, as in a replay, it is zero.
-    pub(super) fn tell(
+    pub(super) fn observe(
         &mut self,
         agent: &AgentKey,
         traces: impl IntoIterator<Item = DoneTrace>,
@@ -297,10 +297,15 @@ impl Drops {
     /// Whether a stream of an agent is in a drop, or there is a warning of one.
     fn drops(&self, agent: &AgentKey, stream: &Stream) -> bool {
         let watch = self.watches.get(agent);
-        watch.and_then(|watch| watch.streams.get(stream.name)).is_some_and(Watched::drops)
+        watch.and_then(|watch| watch.streams.get(stream.name)).is_some_and(StreamWatch::drops)
     }
 
-    fn version(&self, agent: &AgentKey, own: &Watch, drift: &DriftOptions) -> Option<VersionView> {
+    fn version(
+        &self,
+        agent: &AgentKey,
+        own: &AgentWatch,
+        drift: &DriftOptions,
+    ) -> Option<VersionView> {
         let before = self.watches.get(&before(agent, own)?)?;
         let found = difference(&before.level, &own.level, drift)?;
         Some(VersionView {
@@ -358,7 +363,7 @@ impl Drops {
     fn end(&mut self, agent: &AgentKey, stream: &str) {
         let watch = self.watches.get_mut(agent);
         let watched = watch.and_then(|watch| watch.streams.get_mut(stream));
-        watched.into_iter().for_each(Watched::end);
+        watched.into_iter().for_each(StreamWatch::end);
     }
 
     /// Ends the drop of an earlier version of which nothing has come since then, as a later one in which it went on is good again, unless
@@ -375,12 +380,12 @@ impl Drops {
         })
     }
 
-    fn watched(&self, agent: &AgentKey, stream: &str) -> Option<&Watched> {
+    fn watched(&self, agent: &AgentKey, stream: &str) -> Option<&StreamWatch> {
         self.watches.get(agent)?.streams.get(stream)
     }
 
     /// Makes room for a new agent; returns its new watch.
-    fn begin(&mut self, agent: &AgentKey, counts: &mut Counts) -> Watch {
+    fn begin(&mut self, agent: &AgentKey, counts: &mut Counts) -> AgentWatch {
         let before = self.latest_before(agent).map(|key| key.agent_version.clone());
         if self.watches.len() >= self.max {
             if let Some(oldest) = self.least_missed(agent) {
@@ -392,9 +397,9 @@ impl Drops {
             counts.add("drops", "forgotten");
         }
         let told = self.shares.newest;
-        let anew = self.deployments.accept(agent);
-        let mut watch = Watch { before, told, anew, ..Watch::default() };
-        let left = watch.left_by(agent).and_then(|key| self.watches.get(&key));
+        let starts_fresh = self.deployments.accept(agent);
+        let mut watch = AgentWatch { before, told, starts_fresh, ..AgentWatch::default() };
+        let left = watch.predecessor(agent).and_then(|key| self.watches.get(&key));
         if let Some(left) = left {
             (watch.usual, watch.learner) = (left.usual.clone(), left.learner.clone());
         }
@@ -408,8 +413,9 @@ impl Drops {
         for key in self.watches.keys() {
             *held.entry(tenant(key)).or_default() += 1;
         }
-        let greediest = self.tenants.greediest(held.into_iter());
-        let of_greediest = self.watches.iter().filter(|(key, _)| Some(tenant(key)) == greediest);
+        let most_over_share = self.tenants.most_over_share(held.into_iter());
+        let of_greediest =
+            self.watches.iter().filter(|(key, _)| Some(tenant(key)) == most_over_share);
         let oldest = of_greediest.min_by_key(|(key, watch)| (watch.told, *key));
         // It may have none but the new one.
         let oldest =
@@ -449,7 +455,7 @@ impl Drops {
         for (place, stream) in STREAMS.iter().enumerate() {
             let Some(value) = stream.value(told, watch) else { continue };
             if watch.streams.0[place].is_none() {
-                let left = watch.left_by(agent);
+                let left = watch.predecessor(agent);
                 let begun = self.begin_stream(told, stream, left);
                 let Some(own) = self.watches.get_mut(agent) else { return ended };
                 watch = own;
@@ -483,12 +489,12 @@ impl Drops {
         stream: &Stream,
         value: Value,
         told: &ArrivedTrace,
-        limits: &Limits,
+        limits: &DropLimits,
     ) -> Option<AgentKey> {
         let agent = &told.agent;
         let version = Arc::clone(self.watched(agent, stream.name)?.carried_from()?);
         let shown = agent.with(|parts| parts.agent_version = version);
-        let is_shown = self.watched(&shown, stream.name).is_some_and(Watched::is_critical);
+        let is_shown = self.watched(&shown, stream.name).is_some_and(StreamWatch::is_critical);
         let watched = self.watches.get_mut(agent)?.streams.get_mut(stream.name)?;
         if !is_shown {
             watched.show_itself();
@@ -504,12 +510,12 @@ impl Drops {
         told: &ArrivedTrace,
         stream: &Stream,
         before: Option<AgentKey>,
-    ) -> Watched {
+    ) -> StreamWatch {
         self.shares.add(stream.pages);
         let limits = self.shares.limits(&self.options, &told.agent, stream);
         let left = before.and_then(|key| {
             let watched = self.watches.get_mut(&key)?.streams.get_mut(stream.name)?;
-            let left = watched.bequeath(&key.agent_version, &limits);
+            let left = watched.successor(&key.agent_version, &limits);
             Some(self.gather(left, (&key, stream), &limits))
         });
         left.unwrap_or_default().begin_at(told.at)
@@ -519,14 +525,14 @@ impl Drops {
     /// began: half of it stays with each version that is replaced, and of versions that live for a few traces nothing would add up.
     fn gather(
         &mut self,
-        mut begun: Watched,
+        mut begun: StreamWatch,
         (before, stream): (&AgentKey, &Stream),
-        limits: &Limits,
-    ) -> Watched {
+        limits: &DropLimits,
+    ) -> StreamWatch {
         let mut version = before.clone();
         for _ in 0..GATHERED {
             let Some(earlier) =
-                self.watches.get(&version).and_then(|watch| watch.left_by(&version))
+                self.watches.get(&version).and_then(|watch| watch.predecessor(&version))
             else {
                 break;
             };
@@ -549,7 +555,7 @@ impl Shares {
     }
 
     /// The limits of a stream of an agent.
-    fn limits(&self, options: &DropOptions, agent: &AgentKey, stream: &Stream) -> Limits {
+    fn limits(&self, options: &DropOptions, agent: &AgentKey, stream: &Stream) -> DropLimits {
         if stream.pages {
             options.limits_against(options.objective_of(&agent.agent_name), self.paging)
         } else if stream.ranks() {
@@ -573,7 +579,7 @@ fn goes_on(last: Timestamp, newest: Timestamp) -> bool {
 }
 
 /// The key of the version that was the latest when this one began.
-fn before(agent: &AgentKey, watch: &Watch) -> Option<AgentKey> {
+fn before(agent: &AgentKey, watch: &AgentWatch) -> Option<AgentKey> {
     let version = watch.before.as_ref()?;
     Some(agent.with(|parts| parts.agent_version.clone_from(version)))
 }

@@ -1,7 +1,7 @@
 //! The streams of an agent that drops are looked for in. State, metrics, documents and API follow from this one list.
 
 use super::ArrivedTrace;
-use super::watch::Watch;
+use super::watch::AgentWatch;
 use crate::detect::{EarlierChance, Observation};
 use crate::facts::{DoneTrace, Effort};
 use crate::predict::spread::{Measure, Spread};
@@ -16,12 +16,12 @@ pub struct Stream {
     pub pages: bool,
     /// What is bad, for the documents.
     pub doc: &'static str,
-    pub(super) measure: Reading,
+    pub(super) measure: ValueSource,
 }
 
 /// How the value of a trace is read.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Reading {
+pub(super) enum ValueSource {
     /// Whether the trace is bad.
     Failed(fn(&DoneTrace) -> Option<bool>),
     /// The mean rank of the trace among the agent's usual traces, over those of these measures that are known of it.
@@ -44,49 +44,53 @@ pub const STREAMS: &[Stream] = &[
         name: "verdict",
         pages: true,
         doc: "the trace fails, by computed signals alone",
-        measure: Reading::Failed(|trace| trace.failed),
+        measure: ValueSource::Failed(|trace| trace.failed),
     },
     Stream {
         name: "outcome",
         pages: true,
         doc: "somebody told an outcome, of the trace, its session or its run, that is no success",
-        measure: Reading::Failed(|trace| trace.outcome_failed),
+        measure: ValueSource::Failed(|trace| trace.outcome_failed),
     },
     Stream {
         name: PREDICTED,
         pages: true,
         doc: "outcomes as above, and of traces without one the chance that they failed, once 32 outcomes have taught it",
-        measure: Reading::Predicted,
+        measure: ValueSource::Predicted,
     },
     Stream {
         name: "tool_failures",
         pages: false,
         doc: "a tool call of the trace failed, of traces whose tool calls tell",
-        measure: Reading::Failed(|trace| trace.tools_failed),
+        measure: ValueSource::Failed(|trace| trace.tools_failed),
     },
     Stream {
         name: "loops",
         pages: false,
         doc: "the trace has part in a loop that is known by more than names, or repeats an earlier output",
-        measure: Reading::Failed(|trace| trace.looped),
+        measure: ValueSource::Failed(|trace| trace.looped),
     },
     Stream {
         name: "effort",
         pages: false,
         doc: "the trace has more model calls, tool calls and output tokens than the agent's usual traces: its percentile among them",
-        measure: Reading::Rank(&[Measure::ModelCalls, Measure::ToolCalls, Measure::OutputTokens]),
+        measure: ValueSource::Rank(&[
+            Measure::ModelCalls,
+            Measure::ToolCalls,
+            Measure::OutputTokens,
+        ]),
     },
     Stream {
         name: "cost",
         pages: false,
         doc: "the trace costs more than the agent's usual traces: its percentile among them",
-        measure: Reading::Rank(&[Measure::Cost]),
+        measure: ValueSource::Rank(&[Measure::Cost]),
     },
     Stream {
         name: "latency",
         pages: false,
         doc: "the trace takes longer than the agent's usual traces: its percentile among them",
-        measure: Reading::Rank(&[Measure::Duration]),
+        measure: ValueSource::Rank(&[Measure::Duration]),
     },
 ];
 
@@ -104,29 +108,29 @@ impl Stream {
 
     /// Whether values are percentiles among the agent's usual traces, and not shares of traces that fail.
     pub(super) fn ranks(&self) -> bool {
-        matches!(self.measure, Reading::Rank(_))
+        matches!(self.measure, ValueSource::Rank(_))
     }
 
     /// The value of a trace in this stream; `None`: it has none, or too little is known of what is usual.
-    pub(super) fn value(&self, told: &ArrivedTrace, watch: &Watch) -> Option<Value> {
+    pub(super) fn value(&self, told: &ArrivedTrace, watch: &AgentWatch) -> Option<Value> {
         let trace = &told.trace;
         match self.measure {
-            Reading::Failed(failed) => {
+            ValueSource::Failed(failed) => {
                 failed(trace).map(|bad| Value { observation: Observation::verdict(bad), bad })
             }
-            Reading::Rank(measures) => {
+            ValueSource::Rank(measures) => {
                 let effort = trace.effort.as_ref().filter(|_| trace.is_first())?;
                 let level = rank(effort, measures, &watch.usual)?;
                 Some(Value { observation: Observation::level(level)?, bad: level >= UNUSUAL })
             }
-            Reading::Predicted => predicted(told, watch),
+            ValueSource::Predicted => predicted(told, watch),
         }
     }
 }
 
 /// The value of a trace in the stream of predictions; `None` before there is a model. An outcome that is told later replaces the
 /// chance, if that was counted when the trace was done.
-fn predicted(told: &ArrivedTrace, watch: &Watch) -> Option<Value> {
+fn predicted(told: &ArrivedTrace, watch: &AgentWatch) -> Option<Value> {
     let trace = &told.trace;
     let effort = trace.effort.as_ref().filter(|_| watch.learner.is_made());
     let chance = effort.and_then(|effort| watch.learner.chance(effort, &watch.usual));

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::gaps::Gaps;
 use super::stream::{PREDICTED, STREAMS, Stream, Value};
 use super::{ArrivedTrace, GOES_ON};
-use crate::detect::{Against, Detector, DropState, InSession, Limits, Observation, Severity};
+use crate::detect::{Against, Detector, DropLimits, DropState, InSession, Observation, Severity};
 use crate::drift::sequential::MeanSequence;
 use crate::facts::{AgentKey, DoneTrace, Effort, ScopedId};
 use crate::predict::learner::Learner;
@@ -22,12 +22,12 @@ use crate::view::{DropFoundView, DropView, SessionName};
 
 /// One agent version.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub(super) struct Watch {
+pub(super) struct AgentWatch {
     pub(super) streams: Streams,
     /// The version that was the latest when this one began.
     pub(super) before: Option<Arc<str>>,
     /// Whether it takes nothing over from the version before, as whatever level it has is usual.
-    pub(super) anew: bool,
+    pub(super) starts_fresh: bool,
     /// The gaps between its own traces.
     pub(super) gaps: Gaps,
     /// Efforts of its usual traces: those that came while a stream of efforts was in a drop are left out.
@@ -42,11 +42,11 @@ pub(super) struct Watch {
 
 /// The streams of an agent version that have had a value, in the order of [`STREAMS`]; serialised by name.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Streams(pub(super) Box<[Option<Watched>; STREAMS.len()]>);
+pub(super) struct Streams(pub(super) Box<[Option<StreamWatch>; STREAMS.len()]>);
 
 /// One stream of an agent version.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub(super) struct Watched {
+pub(super) struct StreamWatch {
     pub(super) detector: Detector,
     /// Whether its baseline is that of the version before, as it has no past of its own yet, and no drop began with that version.
     pub(super) inherited: bool,
@@ -110,7 +110,7 @@ pub(super) struct Example {
     pub(super) sessions: Vec<ScopedId>,
 }
 
-impl Watch {
+impl AgentWatch {
     /// Counts a trace's arrival, its outcome, and its effort unless a stream of efforts is in a drop.
     pub(super) fn count(&mut self, at: Timestamp, trace: &DoneTrace, memory: Duration) {
         self.told = self.told.max(at);
@@ -118,7 +118,7 @@ impl Watch {
             self.gaps.observe(Timestamp(trace.touched_unix_nano), memory);
         }
         let Some(effort) = &trace.effort else { return };
-        let rises = |(stream, watched): (&Stream, &Watched)| stream.ranks() && watched.drops();
+        let rises = |(stream, watched): (&Stream, &StreamWatch)| stream.ranks() && watched.drops();
         if trace.is_first() && !self.streams.iter().any(rises) {
             self.usual.add(Timestamp(trace.start_unix_nano), effort);
         }
@@ -137,7 +137,7 @@ impl Watch {
             self.learner.learn(effort, &self.usual, failed);
         }
         if is_settled && self.learner.renew() {
-            watched.iter_mut().for_each(|watched| watched.detector.renew_chances());
+            watched.iter_mut().for_each(|watched| watched.detector.forget_predictions());
         }
     }
 
@@ -156,14 +156,14 @@ impl Watch {
 
     /// Whether nothing has come of a stream, nor a trace of its version, for a day and for longer than is usual for the version: one that
     /// works on workdays, once a week or seldom is not replaced while it rests, nor one whose outcomes are told once a week.
-    fn is_silent(&self, watched: &Watched, newest: Timestamp) -> bool {
+    fn is_silent(&self, watched: &StreamWatch, newest: Timestamp) -> bool {
         let usual = self.gaps.usual().map_or(GOES_ON, Duration::from_secs_f64);
         watched.last.max(self.gaps.last()).after(usual.clamp(GOES_ON, RESTS)) < newest
     }
 
     /// The version before this one, if this one takes something over from it.
-    pub(super) fn left_by(&self, agent: &AgentKey) -> Option<AgentKey> {
-        if self.anew { None } else { super::before(agent, self) }
+    pub(super) fn predecessor(&self, agent: &AgentKey) -> Option<AgentKey> {
+        if self.starts_fresh { None } else { super::before(agent, self) }
     }
 
     /// Makes the level from here on the usual one; of a stream in a drop, the level since the drop began.
@@ -174,29 +174,29 @@ impl Watch {
                 watched.renew();
             }
         }
-        (self.anew, self.usual) = (true, Spread::default());
+        (self.starts_fresh, self.usual) = (true, Spread::default());
     }
 }
 
 impl Streams {
     /// All streams that have had a value.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static Stream, &Watched)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static Stream, &StreamWatch)> {
         STREAMS.iter().zip(&*self.0).filter_map(|(stream, held)| Some((stream, held.as_ref()?)))
     }
 
     /// All streams that have had a value, to be changed.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&'static Stream, &mut Watched)> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&'static Stream, &mut StreamWatch)> {
         let all = STREAMS.iter().zip(&mut *self.0);
         all.filter_map(|(stream, held)| Some((stream, held.as_mut()?)))
     }
 
     /// The stream of this name.
-    pub(super) fn get(&self, name: &str) -> Option<&Watched> {
+    pub(super) fn get(&self, name: &str) -> Option<&StreamWatch> {
         self.iter().find(|(stream, _)| stream.name == name).map(|(_, watched)| watched)
     }
 
     /// The stream of this name, to be changed.
-    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Watched> {
+    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut StreamWatch> {
         self.iter_mut().find(|(stream, _)| stream.name == name).map(|(_, watched)| watched)
     }
 }
@@ -219,7 +219,7 @@ impl<'de> Deserialize<'de> for Streams {
     }
 }
 
-impl Watched {
+impl StreamWatch {
     /// Takes the next value. A time before that of the last one counts as the same time: the trace came late, or the wall clock was set
     /// forward while it was under way.
     pub(super) fn observe(
@@ -227,7 +227,7 @@ impl Watched {
         stream: &Stream,
         value: Value,
         told: &ArrivedTrace,
-        limits: &Limits,
+        limits: &DropLimits,
     ) {
         let (at, trace) = (told.at.max(self.last), &told.trace);
         let cause = || Cause::of(stream, trace);
@@ -258,7 +258,7 @@ impl Watched {
     }
 
     /// Has the detector and the drop that is carried on take a value; returns the severity if that changed.
-    fn take(&mut self, at: Timestamp, value: Observation, limits: &Limits) -> Option<Severity> {
+    fn take(&mut self, at: Timestamp, value: Observation, limits: &DropLimits) -> Option<Severity> {
         let before = self.detector.severity();
         self.detector.observe(at, value, limits);
         if let Some(carried) = &mut self.carried {
@@ -305,7 +305,7 @@ impl Watched {
 
     /// The stream of the next version of the agent, compared with the past of this one, or, while this one is in a drop, with the level of
     /// that; `own` is this version.
-    pub(super) fn bequeath(&mut self, own: &Arc<str>, limits: &Limits) -> Self {
+    pub(super) fn successor(&mut self, own: &Arc<str>, limits: &DropLimits) -> Self {
         let inherited = !self.detector.has_evidence(limits);
         let is_own = self.detector.severity() == Severity::Critical;
         let carried = match &self.carried {
@@ -314,12 +314,12 @@ impl Watched {
             }
             Some(carried) => Some((**carried).clone()),
             None if is_own => {
-                let detector = self.detector.carried_on();
+                let detector = self.detector.continued();
                 Some(Carried { version: Arc::clone(own), detector, better: None })
             }
             None => None,
         };
-        let mut detector = self.detector.bequeath(limits);
+        let mut detector = self.detector.successor(limits);
         if is_own {
             detector.accept_drop_of(&self.detector, self.last);
         }
@@ -345,7 +345,7 @@ impl Watched {
     }
 
     /// Takes over the evidence that an earlier version kept; a drop to which that adds is no fault of this one.
-    pub(super) fn take_over(&mut self, earlier: &mut Self, limits: &Limits) {
+    pub(super) fn take_over(&mut self, earlier: &mut Self, limits: &DropLimits) {
         self.inherited &= !earlier.detector.has_evidence(limits);
         self.detector.take_over(&mut earlier.detector);
     }
@@ -368,7 +368,7 @@ impl Watched {
     pub(super) fn view(
         &self,
         stream: &'static Stream,
-        limits: &Limits,
+        limits: &DropLimits,
         before: Option<String>,
         shift: WallShift,
     ) -> DropView {
@@ -407,7 +407,7 @@ impl Watched {
     }
 
     /// Its state; a stream that does not page warns at most.
-    fn state(&self, stream: &Stream, limits: &Limits) -> DropState {
+    fn state(&self, stream: &Stream, limits: &DropLimits) -> DropState {
         let mut state = self.detector.state(limits);
         if let Some(carried) = self.carried.as_ref().filter(|_| state.drop.is_none()) {
             state.usual = carried.detector.state(limits).usual;
@@ -442,7 +442,7 @@ impl Watched {
     }
 
     /// Whether its level is compared with the past of the version before.
-    pub(super) fn is_held_against_the_version_before(&self, limits: &Limits) -> bool {
+    pub(super) fn is_held_against_the_version_before(&self, limits: &DropLimits) -> bool {
         self.inherited && self.detector.state(limits).against == Against::Past
     }
 
@@ -458,12 +458,12 @@ impl Watched {
 
     /// Forgets the past and all evidence.
     fn renew(&mut self) {
-        self.detector.renew();
+        self.detector.reset();
         (self.inherited, self.example, self.carried) = (false, None, None);
     }
 
     /// The cause of most failures since the drop began, and the latest sessions that failed by it.
-    fn find(&self, limits: &Limits) -> Option<Example> {
+    fn find(&self, limits: &DropLimits) -> Option<Example> {
         let since = self.detector.state(limits).drop?.since;
         let failures = || self.failures.iter().rev().filter(|failure| failure.at >= since);
         let (cause, count) = most(failures().map(|failure| &failure.cause))?;
@@ -484,7 +484,7 @@ impl Watched {
 }
 
 impl Carried {
-    fn observe(&mut self, at: Timestamp, value: Observation, limits: &Limits) {
+    fn observe(&mut self, at: Timestamp, value: Observation, limits: &DropLimits) {
         match self.detector.observe(at, value, limits) {
             Some(Severity::Critical) => self.better = None,
             Some(Severity::Recovering | Severity::Quiet) => self.better = self.better.or(Some(at)),

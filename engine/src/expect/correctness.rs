@@ -23,7 +23,7 @@
 
 use serde_json::json;
 
-use super::judge::{self, Judgement, Judgements, Verdict};
+use super::judge::{self, JudgeVerdict, Judgement, Judgements};
 use super::result::{Findings, LayerResult};
 use super::spec::{CorrectnessSpec, Rubric};
 
@@ -93,7 +93,7 @@ pub(super) fn judged(
     let verdicts = judgement.map(Judgement::verdicts).unwrap_or_default();
     // Only verdicts whose judge is known; AgentCI's own details do not have the judge.
     for verdict in verdicts.iter().filter(|verdict| verdict.judge.is_some()) {
-        let Verdict { score, label, rationale, judge } = verdict;
+        let JudgeVerdict { score, label, rationale, judge } = verdict;
         found.judged(json!({
             "check": what, "rule": rule, "score": score, "label": label, "evaluator": judge, "explanation": rationale,
         }));
@@ -238,7 +238,7 @@ mod tests {
 
     fn judgements(scores: &[(&str, i64)]) -> Judgements {
         let judgement = |score| {
-            Judgement::Single(Verdict {
+            Judgement::Single(JudgeVerdict {
                 score,
                 label: Label::Borderline,
                 rationale: None,

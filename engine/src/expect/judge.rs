@@ -41,7 +41,7 @@ named! {
 
 /// A judge's verdict on a text under a rule.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Verdict {
+pub struct JudgeVerdict {
     /// The score, from 1 to 5; others are taken as they are.
     pub score: i64,
     /// The label.
@@ -56,16 +56,16 @@ pub struct Verdict {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Judgement {
     /// One judge's verdict.
-    Single(Verdict),
+    Single(JudgeVerdict),
     /// The verdicts of several judges.
-    Ensemble(Vec<Verdict>),
+    Ensemble(Vec<JudgeVerdict>),
     /// The reason why the judge could not be asked, which fails the check.
     Failed(String),
 }
 
 impl Judgement {
     /// The verdicts.
-    pub fn verdicts(&self) -> &[Verdict] {
+    pub fn verdicts(&self) -> &[JudgeVerdict] {
         match self {
             Self::Single(verdict) => std::slice::from_ref(verdict),
             Self::Ensemble(verdicts) => verdicts,
@@ -110,13 +110,13 @@ pub fn score_threshold(threshold: f64) -> i64 {
 }
 
 /// The outcome of one judge's verdict for a threshold.
-pub fn single(verdict: &Verdict, threshold: f64) -> Outcome {
+pub fn single(verdict: &JudgeVerdict, threshold: f64) -> Outcome {
     let passed = verdict.score >= score_threshold(threshold) || verdict.label == Label::Pass;
     Outcome { passed, score: verdict.score as f64, label: verdict.label }
 }
 
 /// The outcome of several judges' verdicts for a threshold; `None` without a verdict.
-pub fn ensemble(verdicts: &[Verdict], threshold: f64) -> Option<Outcome> {
+pub fn ensemble(verdicts: &[JudgeVerdict], threshold: f64) -> Option<Outcome> {
     let mut votes: BTreeMap<Label, usize> = BTreeMap::new();
     for verdict in verdicts {
         *votes.entry(verdict.label).or_default() += 1;
@@ -131,12 +131,17 @@ pub fn ensemble(verdicts: &[Verdict], threshold: f64) -> Option<Outcome> {
 }
 
 /// Reads a judge's answer as AgentCI does: an answer without a score is the worst verdict.
-pub fn parse(answer: &str) -> Verdict {
-    read(answer).unwrap_or(Verdict { score: 1, label: Label::Fail, rationale: None, judge: None })
+pub fn parse(answer: &str) -> JudgeVerdict {
+    read(answer).unwrap_or(JudgeVerdict {
+        score: 1,
+        label: Label::Fail,
+        rationale: None,
+        judge: None,
+    })
 }
 
 /// Reads a judge's answer: fenced JSON, JSON, the first object with a score, else the score alone; `None` without a score.
-pub fn read(answer: &str) -> Option<Verdict> {
+pub fn read(answer: &str) -> Option<JudgeVerdict> {
     let text = fenced(answer).unwrap_or(answer).trim();
     whole(text).or_else(|| whole(scored_object(text)?)).or_else(|| pieces(text))
 }
@@ -158,7 +163,7 @@ fn fenced(text: &str) -> Option<&str> {
 }
 
 /// Reads a whole verdict: all three keys, of the right kind; numbers may be in quotes.
-fn whole(text: &str) -> Option<Verdict> {
+fn whole(text: &str) -> Option<JudgeVerdict> {
     let object: Map<String, Value> = serde_json::from_str(text).ok()?;
     let score = match object.get("score")? {
         Value::Number(number) => number.as_i64().or_else(|| integral(number.as_f64()?)),
@@ -171,7 +176,7 @@ fn whole(text: &str) -> Option<Verdict> {
     }?;
     let label = Label::deserialize(object.get("label")?).ok()?;
     let rationale = object.get("rationale")?.as_str()?;
-    Some(Verdict { score, label, rationale: Some(rationale.to_owned()), judge: None })
+    Some(JudgeVerdict { score, label, rationale: Some(rationale.to_owned()), judge: None })
 }
 
 fn integral(value: f64) -> Option<i64> {
@@ -192,7 +197,7 @@ fn scored_object(text: &str) -> Option<&str> {
 }
 
 /// Reads what can be read of an answer that was cut off or is not JSON.
-fn pieces(text: &str) -> Option<Verdict> {
+fn pieces(text: &str) -> Option<JudgeVerdict> {
     let digit = |value: &str| value.chars().next()?.to_digit(10).map(i64::from);
     let score = values(text, "\"score\"").find_map(digit)?;
     let labels = [
@@ -204,7 +209,7 @@ fn pieces(text: &str) -> Option<Verdict> {
         labels.iter().find(|(word, _)| value.starts_with(word)).map(|(_, label)| *label)
     });
     let inferred = if score >= PASSING_SCORE { Label::Pass } else { Label::Fail };
-    Some(Verdict { score, label: label.unwrap_or(inferred), rationale: None, judge: None })
+    Some(JudgeVerdict { score, label: label.unwrap_or(inferred), rationale: None, judge: None })
 }
 
 /// The texts after each `key :`.
@@ -247,7 +252,7 @@ mod tests {
 
     #[test]
     fn of_labels_that_are_equally_frequent_the_worst_counts() {
-        let verdict = |score, label| Verdict { score, label, rationale: None, judge: None };
+        let verdict = |score, label| JudgeVerdict { score, label, rationale: None, judge: None };
         let tie = [verdict(5, Label::Pass), verdict(5, Label::Fail)];
         let outcome = ensemble(&tie, 0.5).unwrap();
         assert_eq!((outcome.label, outcome.passed), (Label::Fail, false));

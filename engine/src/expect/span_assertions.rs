@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_judge_is_asked_about_each_text() {
-        use crate::expect::judge::{Judgement, Label, Verdict};
+        use crate::expect::judge::{JudgeVerdict, Judgement, Label};
         let assertion: SpanAssertion = serde_json::from_value(json!({
             "selector": {"kind": "TOOL", "name": "search"},
             "asserts": [
@@ -276,7 +276,7 @@ mod tests {
         let asserts = assertion.asserts.into_iter().take(2).collect();
         let assertions = [SpanAssertion { asserts, ..assertion }];
         let verdict = |score| {
-            Judgement::Single(Verdict {
+            Judgement::Single(JudgeVerdict {
                 score,
                 label: Label::Borderline,
                 rationale: None,

@@ -22,9 +22,9 @@ pub use session::{
 };
 pub use session_id::SessionId;
 pub use trace::{
-    Content, Expectation, ExpectedLayer, ExpectedStatus, Loop, ModelEmbedding, OutputDigest,
-    OverBy, Remarks, ReportedScore, Spent, Step, StepKind, SubAgent, Tokens, ToldLoops, ToolCall,
-    TraceFacts, TraceState, TurnStart,
+    Content, CountedUsage, Expectation, ExpectedLayer, ExpectedStatus, Loop, ModelEmbedding,
+    OutputDigest, OverBy, Remarks, ReportedScore, Step, StepKind, SubAgent, Tokens, ToldLoops,
+    ToolCall, TraceFacts, TraceState, TurnStart,
 };
 
 /// Structs of which fields with the default value are left out when written; so fields are written by name, never by order.

@@ -13,10 +13,10 @@ use xxhash_rust::xxh3::Xxh3;
 use super::{AgentKey, ReportedScore, ScopedId, facts, is_default};
 use crate::counters::Counters;
 use crate::distributions::Distribution;
-use crate::few::Few;
 use crate::limits::RunLimit;
 use crate::loops::LoopLabels;
 use crate::predict::{EffortSums, Results, Spread};
+use crate::small_map::SmallMap;
 use crate::span::{Attempt, TraceId};
 
 facts! {
@@ -135,7 +135,7 @@ facts! {
         /// Sum of the squares of their uncertainties, in quanta squared.
         pub uncertainty_squares: i128,
         /// Sums of signals, by name.
-        pub signals: Few<Cow<'static, str>, SignalSum>,
+        pub signals: SmallMap<Cow<'static, str>, SignalSum>,
         /// Sessions whose newest trace of this agent lies in this pane.
         pub sessions: u64,
         /// Sums of these sessions' efforts.
@@ -254,8 +254,8 @@ facts! {
         pub counters: Counters,
         /// Counters of earlier processes, of the families whose totals are shown.
         pub earlier: Counters,
-        /// The latest `heard_unix_nano` of its traces, certain to be its own or not.
-        pub heard_unix_nano: u64,
+        /// The latest `last_heard_unix_nano` of its traces, certain to be its own or not.
+        pub last_heard_unix_nano: u64,
         /// Open sessions.
         pub sessions_active: u64,
         /// Sessions in which a loop goes on; one with loops of several kinds is in several.
@@ -273,7 +273,7 @@ facts! {
         /// Consistencies of closed sessions, each session once.
         pub closed_consistency: Option<ScoreHistogram>,
         /// Scores of traces by signal, each trace once, when it is done.
-        pub trace_signals: Few<Cow<'static, str>, ScoreHistogram>,
+        pub trace_signals: SmallMap<Cow<'static, str>, ScoreHistogram>,
         /// Traces that are part of a run, if they changed.
         pub run_traces: Vec<RunTrace>,
         /// Traces that were first done, and outcomes that were told, since the last update.
@@ -283,7 +283,7 @@ facts! {
         /// How long its traces are silent.
         pub silences: Silences,
         /// Distributions of what its traces took, each trace once.
-        pub distributions: Few<Distribution, ScoreHistogram>,
+        pub distributions: SmallMap<Distribution, ScoreHistogram>,
         /// How much effort its sessions took.
         pub spread: Arc<Spread>,
         /// How much effort its done traces took, each by itself.

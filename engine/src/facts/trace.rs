@@ -264,7 +264,7 @@ facts! {
 
     /// What a trace that was done before a span named its session has spent.
     #[derive(Copy)]
-    pub struct Spent {
+    pub struct CountedUsage {
         /// Tokens read.
         pub input_tokens: u64,
         /// Tokens written.
@@ -290,7 +290,7 @@ facts! {
         /// The loops.
         pub loops: Vec<Loop>,
         /// What was spent.
-        pub spent: Option<Spent>,
+        pub spent: Option<CountedUsage>,
     }
 
     /// What an agent below the outermost one did in a trace.
@@ -403,7 +403,7 @@ facts! {
         pub touched_unix_nano: u64,
         /// Arrival time of the newest span or log record applied; where nothing named the agent, and so none was known before it was
         /// sealed, when that was due.
-        pub heard_unix_nano: u64,
+        pub last_heard_unix_nano: u64,
         /// Whether the trace was ended early (age, shutdown, eviction), or something was left out as it was full.
         pub partial: bool,
         /// What other sessions were told before the trace moved to this one, so that it counts once.
@@ -505,7 +505,7 @@ impl ReportedScore {
     }
 }
 
-impl Spent {
+impl CountedUsage {
     /// What a trace has spent in all.
     pub fn of(update: &TraceFacts) -> Self {
         let tools = update.tools.iter().map(|tool| tool.error);

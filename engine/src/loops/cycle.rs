@@ -5,15 +5,15 @@
 
 use std::ops::RangeInclusive;
 
-use super::step::Step;
-use super::{Evidence, MOST_CALLS, Need, Outcomes, Run, length};
+use super::call_group::CallGroup;
+use super::{CallRun, Evidence, MOST_CALLS, Need, Outcomes, length};
 use crate::facts::ToolCall;
 
 /// Lengths that a period may have, in steps; it has several calls, and [`MOST_CALLS`] at most.
 const PERIODS: RangeInclusive<usize> = 1..=MOST_CALLS;
 
 /// Finds all runs of repeated sequences.
-pub(super) fn find(steps: &[Step<'_>], need: &Need<'_>) -> Vec<Run> {
+pub(super) fn find(steps: &[CallGroup<'_>], need: &Need<'_>) -> Vec<CallRun> {
     // A step that does not come again begins no run, unless one period is enough.
     let once = need.least() < 2;
     let recurs = |first: usize, period: usize| {
@@ -34,8 +34,8 @@ pub(super) fn find(steps: &[Step<'_>], need: &Need<'_>) -> Vec<Run> {
 }
 
 /// The full periods of this length that start with this step.
-fn run_from(steps: &[Step<'_>], first: usize, period: usize, need: &Need<'_>) -> Run {
-    let none = Run { first, steps: 0, period, evidence: Evidence::Names };
+fn run_from(steps: &[CallGroup<'_>], first: usize, period: usize, need: &Need<'_>) -> CallRun {
+    let none = CallRun { first, steps: 0, period, evidence: Evidence::Names };
     let rest = &steps[first..];
     if rest.len() < 2 * period || !is_period(&rest[..period]) {
         return none;
@@ -44,7 +44,7 @@ fn run_from(steps: &[Step<'_>], first: usize, period: usize, need: &Need<'_>) ->
     let mut at = 0;
     let steps = length(rest, |step| {
         // The places of its calls in the period begin after those of the steps before it.
-        let place: usize = rest[..at % period].iter().map(Step::len).sum();
+        let place: usize = rest[..at % period].iter().map(CallGroup::len).sum();
         let fits = at.checked_sub(period).is_none_or(|before| same(step, &rest[before]));
         at += 1;
         let known = |call: &ToolCall| !call.name.is_empty();
@@ -54,18 +54,18 @@ fn run_from(steps: &[Step<'_>], first: usize, period: usize, need: &Need<'_>) ->
             .all(|(call, outcomes)| known(call) && outcomes.agree(call))
     });
     let steps = steps / period * period;
-    Run { first, steps, period, evidence: need.evidence(&rest[..steps], period) }
+    CallRun { first, steps, period, evidence: need.evidence(&rest[..steps], period) }
 }
 
 /// Whether these are the steps of a period: several calls, not all of which ask the same.
-fn is_period(steps: &[Step<'_>]) -> bool {
-    let calls = || steps.iter().flat_map(Step::calls);
+fn is_period(steps: &[CallGroup<'_>]) -> bool {
+    let calls = || steps.iter().flat_map(CallGroup::calls);
     let differ = calls().zip(calls().skip(1)).any(|(one, next)| !asks_same(one, next));
     differ && calls().nth(MOST_CALLS).is_none()
 }
 
 /// Whether the calls of two steps ask the same; [`Outcomes`] compares their results.
-fn same(a: &Step<'_>, b: &Step<'_>) -> bool {
+fn same(a: &CallGroup<'_>, b: &CallGroup<'_>) -> bool {
     a.len() == b.len() && a.calls().zip(b.calls()).all(|(a, b)| asks_same(a, b))
 }
 

@@ -4,22 +4,22 @@
 //! agent tries again, and the tool keeps refusing. Calls whose arguments are on the wire are a loop by themselves if they are enough;
 //! others among them take nothing from it. Of calls at the same time all have to fail.
 
-use super::step::Step;
-use super::{Evidence, Need, Run, length};
+use super::call_group::CallGroup;
+use super::{CallRun, Evidence, Need, length};
 use crate::facts::ToolCall;
 
 /// Finds all runs of failed calls.
-pub(super) fn find(steps: &[Step<'_>], need: &Need<'_>) -> Vec<Run> {
+pub(super) fn find(steps: &[CallGroup<'_>], need: &Need<'_>) -> Vec<CallRun> {
     need.runs_of_one_tool(steps, |steps, first| run_from(steps, first, need.least_known()))
 }
 
 /// How many of these steps have their arguments on the wire.
-pub(super) fn known(steps: &[Step<'_>]) -> u64 {
+pub(super) fn known(steps: &[CallGroup<'_>]) -> u64 {
     steps.iter().filter(|step| step.is_known()).count() as u64
 }
 
 /// The longest run of failures that starts with this step; `least` steps with arguments are enough for a loop.
-fn run_from(steps: &[Step<'_>], first: usize, least: u64) -> Run {
+fn run_from(steps: &[CallGroup<'_>], first: usize, least: u64) -> CallRun {
     let head = steps[first].calls().next();
     let fails = |call: &ToolCall| {
         call.error == Some(true)
@@ -29,5 +29,5 @@ fn run_from(steps: &[Step<'_>], first: usize, least: u64) -> Run {
     let length = length(&steps[first..], |step| step.calls().all(fails));
     let is_known = known(&steps[first..first + length]) >= least;
     let evidence = if is_known { Evidence::Arguments } else { Evidence::Names };
-    Run { first, steps: length, period: 1, evidence }
+    CallRun { first, steps: length, period: 1, evidence }
 }

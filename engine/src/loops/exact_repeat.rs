@@ -4,17 +4,17 @@
 //! returned something else at last has waited for that, and is no loop any more.
 //! Arguments that were not sent count as equal; the evidence tells how much was sent.
 
-use super::step::Step;
-use super::{Need, Outcomes, Run, length};
+use super::call_group::CallGroup;
+use super::{CallRun, Need, Outcomes, length};
 use crate::facts::ToolCall;
 
 /// Finds all runs of equal calls.
-pub(super) fn find(steps: &[Step<'_>], need: &Need<'_>) -> Vec<Run> {
+pub(super) fn find(steps: &[CallGroup<'_>], need: &Need<'_>) -> Vec<CallRun> {
     need.runs_of_one_tool(steps, |steps, first| run_from(steps, first, need))
 }
 
 /// The longest run that starts with this step; each of its steps may be the same call several times.
-fn run_from(steps: &[Step<'_>], first: usize, need: &Need<'_>) -> Run {
+fn run_from(steps: &[CallGroup<'_>], first: usize, need: &Need<'_>) -> CallRun {
     let mut outcomes = Outcomes::default();
     let head = steps[first].calls().next();
     let same = |call: &ToolCall| {
@@ -25,5 +25,5 @@ fn run_from(steps: &[Step<'_>], first: usize, need: &Need<'_>) -> Run {
     let length =
         length(&steps[first..], |step| step.calls().all(|call| same(call) && outcomes.agree(call)));
     let evidence = need.evidence(&steps[first..first + length], 1);
-    Run { first, steps: length, period: 1, evidence }
+    CallRun { first, steps: length, period: 1, evidence }
 }

@@ -9,16 +9,16 @@
 //!
 //! One kind, one file, and one entry in the list of [`LoopKind`]. One run gives one loop, of the first kind that fits. The calls
 //! are in order of start, and those of one series follow one another: those made within the same call, or by the same one of agents
-//! that work at the same time. Calls that overlap in time are one step ([`Step`]), and no loop of each other; loops are of steps. Unknown
+//! that work at the same time. Calls that overlap in time are one step ([`CallGroup`]), and no loop of each other; loops are of steps. Unknown
 //! tools are never equal.
 
+mod call_group;
 mod cycle;
 mod error_retry;
 mod exact_repeat;
 mod near_repeat;
 mod repeats;
 mod reported;
-mod step;
 #[cfg(test)]
 mod tests;
 
@@ -29,9 +29,9 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use self::call_group::{CallGroup, steps};
 pub use self::repeats::Repeats;
 pub use self::reported::reported;
-use self::step::{Step, steps};
 
 use super::facts::{Loop, ToolCall};
 use super::math::Quanta;
@@ -39,7 +39,7 @@ use super::options::{LoopOptions, Thresholds};
 use super::span::{Timestamp, Tokens};
 
 /// Finds the runs of one kind among steps.
-type Finder = fn(&[Step<'_>], &Need<'_>) -> Vec<Run>;
+type Finder = fn(&[CallGroup<'_>], &Need<'_>) -> Vec<CallRun>;
 
 /// The list of kinds: of each what it is, its name, and what finds it among calls.
 macro_rules! kinds {
@@ -151,7 +151,7 @@ const MOST_CALLS: usize = 8;
 
 /// A run of steps: `first..first + steps` of the sequence.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Run {
+struct CallRun {
     /// Index of its first step.
     first: usize,
     /// Number of steps.
@@ -295,7 +295,7 @@ fn search_row(calls: &[&ToolCall], options: &LoopOptions) -> Vec<Found> {
 }
 
 /// The loop that a run of these steps is.
-fn loop_of(run: &Run, kind: (LoopKind, Severity), steps: &[Step<'_>]) -> Option<Found> {
+fn loop_of(run: &CallRun, kind: (LoopKind, Severity), steps: &[CallGroup<'_>]) -> Option<Found> {
     let calls = in_order(steps);
     let (first, last) = (calls.first()?, calls.last()?);
     let entry = entry(kind, run, steps);
@@ -428,7 +428,7 @@ impl fmt::Display for Severity {
     }
 }
 
-impl Run {
+impl CallRun {
     /// The number of steps, or of full periods of a cycle.
     fn count(&self) -> u64 {
         (self.steps / self.period.max(1)) as u64
@@ -437,7 +437,7 @@ impl Run {
 
 impl Need<'_> {
     /// The severity of a run; `None`: it is no loop.
-    fn severity(&self, run: &Run, steps: &[Step<'_>]) -> Option<Severity> {
+    fn severity(&self, run: &CallRun, steps: &[CallGroup<'_>]) -> Option<Severity> {
         let severity = match run.evidence {
             // Arguments that were not sent may differ each time.
             Evidence::Names | Evidence::Results => {
@@ -469,13 +469,13 @@ impl Need<'_> {
     }
 
     /// Whether a run of these steps is a loop.
-    fn is_met(&self, run: &Run, steps: &[Step<'_>]) -> bool {
+    fn is_met(&self, run: &CallRun, steps: &[CallGroup<'_>]) -> bool {
         self.severity(run, &steps[run.first..run.first + run.steps]).is_some()
     }
 
     /// Whether a run of these steps was a wait: the calls after it ask the same as those a period before them, and one of them was told
     /// something else. Of a run that still goes on nobody can know.
-    fn waited(&self, run: Range<usize>, period: usize, steps: &[Step<'_>]) -> bool {
+    fn waited(&self, run: Range<usize>, period: usize, steps: &[CallGroup<'_>]) -> bool {
         let Some(before) = run.end.checked_sub(period) else { return false };
         let again = steps[before..].iter().zip(&steps[run.end..]).take(period);
         let mut again = again.take_while(|(before, after)| before.asks_same(after));
@@ -486,11 +486,12 @@ impl Need<'_> {
     /// What is known of a run: whether the arguments of all its calls are on the wire, and whether their results are. Where there are no
     /// arguments, enough periods with results are known by these, and others among them take nothing from that: the result of the
     /// last call is often yet to come. A call that failed needs no result.
-    fn evidence(&self, run: &[Step<'_>], period: usize) -> Evidence {
+    fn evidence(&self, run: &[CallGroup<'_>], period: usize) -> Evidence {
         let is_told = |call: &ToolCall| call.result_hash.is_some() || call.error == Some(true);
-        let all_told = |steps: &&[Step<'_>]| steps.iter().flat_map(Step::calls).all(is_told);
+        let all_told =
+            |steps: &&[CallGroup<'_>]| steps.iter().flat_map(CallGroup::calls).all(is_told);
         let told = run.chunks(period).filter(all_told).count();
-        if run.iter().all(Step::is_known) {
+        if run.iter().all(CallGroup::is_known) {
             if told * period == run.len() { Evidence::Full } else { Evidence::Arguments }
         } else if told as u64 >= self.options.names_only {
             Evidence::Results
@@ -502,9 +503,9 @@ impl Need<'_> {
     /// Collects the runs that `from` finds, from left to right, each beginning where the one before it ended.
     fn runs(
         &self,
-        steps: &[Step<'_>],
-        from: impl Fn(&[Step<'_>], usize) -> Option<Run>,
-    ) -> Vec<Run> {
+        steps: &[CallGroup<'_>],
+        from: impl Fn(&[CallGroup<'_>], usize) -> Option<CallRun>,
+    ) -> Vec<CallRun> {
         let mut runs = Vec::new();
         let mut first = 0;
         while first < steps.len() {
@@ -521,15 +522,15 @@ impl Need<'_> {
     /// The same where all calls of a run are of one tool.
     fn runs_of_one_tool(
         &self,
-        steps: &[Step<'_>],
-        from: impl Fn(&[Step<'_>], usize) -> Run,
-    ) -> Vec<Run> {
+        steps: &[CallGroup<'_>],
+        from: impl Fn(&[CallGroup<'_>], usize) -> CallRun,
+    ) -> Vec<CallRun> {
         self.runs(steps, |steps, first| self.may_begin(&steps[first..]).then(|| from(steps, first)))
     }
 
     /// Whether a loop of one tool may begin with the first of these steps. No long run is followed from each of its steps to its end only
     /// to find that its tool is allowed, or that it is too short.
-    fn may_begin(&self, steps: &[Step<'_>]) -> bool {
+    fn may_begin(&self, steps: &[CallGroup<'_>]) -> bool {
         let Some(head) = steps.first() else { return false };
         let by_arguments = matches!(self.kind, LoopKind::ExactRepeat | LoopKind::NearRepeat);
         let least = if by_arguments && head.is_known() { self.least_known() } else { self.least() };
@@ -537,15 +538,18 @@ impl Need<'_> {
     }
 
     /// Whether the tools of all calls of these steps may be called again and again.
-    fn allows_all(&self, steps: &[Step<'_>]) -> bool {
-        steps.iter().flat_map(Step::calls).all(|call| self.options.allows(&call.name))
+    fn allows_all(&self, steps: &[CallGroup<'_>]) -> bool {
+        steps.iter().flat_map(CallGroup::calls).all(|call| self.options.allows(&call.name))
     }
 }
 
 /// The number of these steps that fit, from the first on, and of which none begins before the one before it has ended.
-fn length<'s, 'c>(steps: &'s [Step<'c>], mut fits: impl FnMut(&'s Step<'c>) -> bool) -> usize {
-    let mut before: Option<&Step<'_>> = None;
-    let goes_on = |step: &&'s Step<'c>| {
+fn length<'s, 'c>(
+    steps: &'s [CallGroup<'c>],
+    mut fits: impl FnMut(&'s CallGroup<'c>) -> bool,
+) -> usize {
+    let mut before: Option<&CallGroup<'_>> = None;
+    let goes_on = |step: &&'s CallGroup<'c>| {
         let follows = before.replace(step).is_none_or(|before| !before.overlaps(step));
         follows && fits(step)
     };
@@ -553,8 +557,8 @@ fn length<'s, 'c>(steps: &'s [Step<'c>], mut fits: impl FnMut(&'s Step<'c>) -> b
 }
 
 /// The calls of these steps with their places, in the order of these.
-fn in_order<'c>(steps: &[Step<'c>]) -> Vec<(usize, &'c ToolCall)> {
-    let mut calls: Vec<(usize, &ToolCall)> = steps.iter().flat_map(Step::placed).collect();
+fn in_order<'c>(steps: &[CallGroup<'c>]) -> Vec<(usize, &'c ToolCall)> {
+    let mut calls: Vec<(usize, &ToolCall)> = steps.iter().flat_map(CallGroup::placed).collect();
     calls.sort_unstable_by_key(|(place, _)| *place);
     calls
 }
@@ -619,8 +623,8 @@ pub fn latest_start(start: u64) -> u64 {
 }
 
 /// The loop of a run, without what was spent in it.
-fn entry((kind, severity): (LoopKind, Severity), run: &Run, steps: &[Step<'_>]) -> Loop {
-    let calls = || steps.iter().take(run.period).flat_map(Step::calls);
+fn entry((kind, severity): (LoopKind, Severity), run: &CallRun, steps: &[CallGroup<'_>]) -> Loop {
+    let calls = || steps.iter().take(run.period).flat_map(CallGroup::calls);
     let tools = calls().take(if kind == LoopKind::Cycle { MOST_CALLS } else { 1 });
     Loop {
         kind,

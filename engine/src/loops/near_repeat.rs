@@ -7,12 +7,12 @@
 
 use std::collections::BTreeSet;
 
-use super::step::Step;
-use super::{MOST_CALLS, Need, Outcomes, Run, length};
+use super::call_group::CallGroup;
+use super::{CallRun, MOST_CALLS, Need, Outcomes, length};
 use crate::facts::ToolCall;
 
 /// Finds all runs of similar calls.
-pub(super) fn find(steps: &[Step<'_>], need: &Need<'_>) -> Vec<Run> {
+pub(super) fn find(steps: &[CallGroup<'_>], need: &Need<'_>) -> Vec<CallRun> {
     let mut runs = Vec::new();
     let mut first = 0;
     while first < steps.len() {
@@ -22,7 +22,7 @@ pub(super) fn find(steps: &[Step<'_>], need: &Need<'_>) -> Vec<Run> {
         let run = |part: &[usize]| {
             let (first, steps_of) = (first + part[0], part[1] - part[0]);
             let evidence = need.evidence(&steps[first..first + steps_of], 1);
-            Run { first, steps: steps_of, period: 1, evidence }
+            CallRun { first, steps: steps_of, period: 1, evidence }
         };
         let before = runs.len();
         runs.extend(parts.windows(2).map(run).filter(|run| need.is_met(run, steps)));
@@ -34,10 +34,10 @@ pub(super) fn find(steps: &[Step<'_>], need: &Need<'_>) -> Vec<Run> {
 }
 
 /// The number of steps from the first one on of which each is like the one before it.
-fn alike(steps: &[Step<'_>], need: &Need<'_>) -> usize {
+fn alike(steps: &[CallGroup<'_>], need: &Need<'_>) -> usize {
     let threshold = need.options.near_repeat_similarity;
     let mut outcomes = Outcomes::default();
-    let mut before: Option<&Step<'_>> = None;
+    let mut before: Option<&CallGroup<'_>> = None;
     length(steps, |step| {
         let others = || before.into_iter().chain((step.len() > 1).then_some(step));
         let is_like = |call: &ToolCall, other: &ToolCall| {
@@ -46,7 +46,7 @@ fn alike(steps: &[Step<'_>], need: &Need<'_>) -> usize {
         let mut calls = step.calls();
         let same = step.len() <= MOST_CALLS
             && calls.all(|call| {
-                let mut others = others().flat_map(Step::calls);
+                let mut others = others().flat_map(CallGroup::calls);
                 call.error != Some(true)
                     && !call.name.is_empty()
                     && others.all(|other| is_like(call, other))
@@ -58,7 +58,7 @@ fn alike(steps: &[Step<'_>], need: &Need<'_>) -> usize {
 }
 
 /// Where the parts of a stretch of similar steps begin, each with a step that moves on, and where the last one ends.
-fn parts(steps: &[Step<'_>]) -> Vec<usize> {
+fn parts(steps: &[CallGroup<'_>]) -> Vec<usize> {
     let mut parts = vec![0];
     let mut known: BTreeSet<u64> = BTreeSet::new();
     for (at, pair) in steps.windows(2).enumerate() {
@@ -80,7 +80,7 @@ fn parts(steps: &[Step<'_>]) -> Vec<usize> {
 }
 
 /// The values in the arguments of a step.
-fn values<'c>(step: &Step<'c>) -> impl Iterator<Item = u64> {
+fn values<'c>(step: &CallGroup<'c>) -> impl Iterator<Item = u64> {
     step.calls().flat_map(|call| call.argument_values.iter().copied())
 }
 

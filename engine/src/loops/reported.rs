@@ -3,7 +3,8 @@
 //! The run is the last calls of one tool before the report.
 
 use super::{
-    Evidence, LoopKind, Run, Severity, Spend, Step, add_spend, entry, in_order, is_inside, time,
+    CallGroup, CallRun, Evidence, LoopKind, Severity, Spend, add_spend, entry, in_order, is_inside,
+    time,
 };
 use crate::facts::{Loop, ToolCall};
 use crate::span::Timestamp;
@@ -15,9 +16,9 @@ pub fn reported(calls: &[ToolCall], at: Timestamp, spends: &[Spend]) -> Loop {
     let same = |call: &&ToolCall| before.last().is_some_and(|last| last.name == call.name);
     let calls = before.iter().rev().take_while(same).count();
     let first = before.len() - calls;
-    let run = Run { first, steps: calls, period: 1, evidence: Evidence::Text };
-    let steps: Vec<Step<'_>> =
-        before[first..].iter().enumerate().map(|(at, call)| Step::of(at, call)).collect();
+    let run = CallRun { first, steps: calls, period: 1, evidence: Evidence::Text };
+    let steps: Vec<CallGroup<'_>> =
+        before[first..].iter().enumerate().map(|(at, call)| CallGroup::of(at, call)).collect();
     let mut entry = entry((LoopKind::Reported, Severity::Warning), &run, &steps);
     let time = time(&in_order(&steps));
     add_spend(&mut entry, spends.iter().filter(|spend| is_inside(spend, &time)));

@@ -3,9 +3,9 @@
 mod fixed;
 pub mod glob;
 pub mod myers;
+pub mod named_array;
 pub mod ordered;
 pub mod sequence;
-pub mod sheet;
 pub mod text;
 pub mod words;
 

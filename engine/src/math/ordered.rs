@@ -16,7 +16,7 @@ const SPARSE: usize = FULL / 4;
 #[serde(from = "Vec<i64>")]
 pub enum Ordered {
     /// A few, ascending.
-    Few(Vec<i64>),
+    SmallMap(Vec<i64>),
     /// Many.
     Many(Box<Blocks>),
 }
@@ -35,7 +35,7 @@ impl Ordered {
     /// The number of numbers.
     pub fn len(&self) -> usize {
         match self {
-            Self::Few(numbers) => numbers.len(),
+            Self::SmallMap(numbers) => numbers.len(),
             Self::Many(blocks) => blocks.len,
         }
     }
@@ -48,7 +48,7 @@ impl Ordered {
     /// Adds a number.
     pub fn insert(&mut self, number: i64) {
         match self {
-            Self::Few(numbers) => {
+            Self::SmallMap(numbers) => {
                 // Most multisets have few numbers, and there are many multisets.
                 if numbers.len() == numbers.capacity() {
                     numbers.reserve_exact(1 + numbers.len() / 2);
@@ -65,14 +65,14 @@ impl Ordered {
     /// Takes away a number once; returns whether it was there.
     pub fn remove(&mut self, number: i64) -> bool {
         match self {
-            Self::Few(numbers) => {
+            Self::SmallMap(numbers) => {
                 let place = numbers.binary_search(&number);
                 place.map(|place| numbers.remove(place)).is_ok()
             }
             Self::Many(blocks) => {
                 let removed = blocks.remove(number);
                 if blocks.len < SPARSE / 2 {
-                    *self = Self::Few(self.iter().collect());
+                    *self = Self::SmallMap(self.iter().collect());
                 }
                 removed
             }
@@ -82,7 +82,7 @@ impl Ordered {
     /// The greatest number.
     pub fn greatest(&self) -> Option<i64> {
         match self {
-            Self::Few(numbers) => numbers.last().copied(),
+            Self::SmallMap(numbers) => numbers.last().copied(),
             Self::Many(blocks) => blocks.blocks.last()?.last().copied(),
         }
     }
@@ -90,7 +90,9 @@ impl Ordered {
     /// The sum of the `k` greatest, or of all if there are fewer.
     pub fn sum_of_greatest(&self, k: usize) -> i128 {
         match self {
-            Self::Few(numbers) => numbers.iter().rev().take(k).map(|one| i128::from(*one)).sum(),
+            Self::SmallMap(numbers) => {
+                numbers.iter().rev().take(k).map(|one| i128::from(*one)).sum()
+            }
             Self::Many(blocks) => blocks.sum_of_greatest(k),
         }
     }
@@ -98,7 +100,7 @@ impl Ordered {
     /// All numbers, ascending.
     pub fn iter(&self) -> impl Iterator<Item = i64> {
         let (few, many): (&[i64], &[Vec<i64>]) = match self {
-            Self::Few(numbers) => (numbers, &[]),
+            Self::SmallMap(numbers) => (numbers, &[]),
             Self::Many(blocks) => (&[], &blocks.blocks),
         };
         few.iter().chain(many.iter().flatten()).copied()
@@ -107,7 +109,7 @@ impl Ordered {
 
 impl Default for Ordered {
     fn default() -> Self {
-        Self::Few(Vec::new())
+        Self::SmallMap(Vec::new())
     }
 }
 
@@ -242,7 +244,7 @@ mod tests {
             for number in list {
                 prop_assert!(ordered.remove(number));
             }
-            prop_assert!(ordered.is_empty() && matches!(ordered, Ordered::Few(_)));
+            prop_assert!(ordered.is_empty() && matches!(ordered, Ordered::SmallMap(_)));
         }
     }
 
@@ -251,7 +253,7 @@ mod tests {
         let mut ordered = Ordered::default();
         (0..10_000).for_each(|number| ordered.insert(number));
         let blocks = |ordered: &Ordered| match ordered {
-            Ordered::Few(_) => 0,
+            Ordered::SmallMap(_) => 0,
             Ordered::Many(blocks) => blocks.blocks.len(),
         };
         assert!(blocks(&ordered) > 20);

@@ -24,7 +24,7 @@ pub use spread::{
 
 use self::success::{LabelledRun, Others, success_ratio};
 use super::facts::ScopedId;
-use super::few::Few;
+use super::small_map::SmallMap;
 use super::span::Timestamp;
 use super::view::{AgentView, PredictionView, SessionView, SuccessView, TraceView};
 
@@ -52,7 +52,7 @@ impl Learned {
     pub fn new(
         rankings: Rankings,
         known: &[KnownRun],
-        populations: &Few<Arc<str>, Population>,
+        populations: &SmallMap<Arc<str>, Population>,
     ) -> Self {
         let model = Model::new(rankings, known);
         let success = populations.iter().filter_map(|(window, population)| {

@@ -61,12 +61,13 @@ impl Measure {
 
     /// The values of all measures for a run, in their order; `None` where the wire does not tell.
     fn all_of(effort: &Effort) -> [Option<u64>; Self::ALL.len()] {
-        let told = |told: PartialSum| (told.traces > 0).then_some(told.sum);
+        let bucket_value =
+            |bucket_value: PartialSum| (bucket_value.traces > 0).then_some(bucket_value.sum);
         [
             Some(effort.model_calls),
             Some(effort.tool_calls),
-            told(effort.output_tokens),
-            told(effort.cost_quanta),
+            bucket_value(effort.output_tokens),
+            bucket_value(effort.cost_quanta),
             Some(effort.nanos),
             Some(effort.longest_call_nanos),
             effort.answer_words,
@@ -91,13 +92,15 @@ impl EffortBuckets {
 
     /// The bucket of each measure; `None` where the wire does not tell.
     fn each(self) -> [Option<u16>; Measure::ALL.len()] {
-        self.0.map(told)
+        self.0.map(bucket_value)
     }
 
     /// For each measure, the bucket of this run and that of another; `None` if they are the same.
     fn changes_to(self, after: Self) -> impl Iterator<Item = Option<Change>> {
         let both = self.0.into_iter().zip(after.0);
-        both.map(|(before, after)| (before != after).then(|| (told(before), told(after))))
+        both.map(|(before, after)| {
+            (before != after).then(|| (bucket_value(before), bucket_value(after)))
+        })
     }
 }
 
@@ -443,7 +446,7 @@ impl EffortSums {
     }
 }
 
-fn told(bucket: u16) -> Option<u16> {
+fn bucket_value(bucket: u16) -> Option<u16> {
     (bucket != UNTOLD).then_some(bucket)
 }
 

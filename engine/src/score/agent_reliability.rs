@@ -38,7 +38,7 @@ pub struct Reliability {
 impl AgentReliability {
     /// An accumulator without traces.
     pub const fn new() -> Self {
-        Self { risks: Ordered::Few(Vec::new()) }
+        Self { risks: Ordered::SmallMap(Vec::new()) }
     }
 
     /// Adds a trace's risk.

@@ -38,7 +38,7 @@ pub struct TrajectoryGate {
 
 /// The verdict on one value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Verdict {
+pub struct GateStep {
     /// The greatest value so far.
     pub peak: f64,
     /// Values since the last gain, after this one.
@@ -51,7 +51,7 @@ pub struct Verdict {
 
 impl TrajectoryGate {
     /// Folds in the next value of the series.
-    pub fn observe(&mut self, value: f64, rule: &GateRule) -> Verdict {
+    pub fn observe(&mut self, value: f64, rule: &GateRule) -> GateStep {
         let (mut stalled, mut regressed) = (false, false);
         if value < self.peak + rule.gain {
             self.turns_since_gain = self.turns_since_gain.saturating_add(1);
@@ -65,7 +65,7 @@ impl TrajectoryGate {
             self.turns_since_gain = 0;
         }
         let Self { peak, turns_since_gain } = *self;
-        Verdict { peak, turns_since_gain, stalled, regressed }
+        GateStep { peak, turns_since_gain, stalled, regressed }
     }
 }
 

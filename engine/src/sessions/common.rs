@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 
 use super::record::{Call, Course, TraceRecord};
-use super::scoring::{Scored, Signals};
+use super::scoring::{Signals, TraceScores};
 use super::verdict::Gates;
 use crate::facts::OutputDigest;
 use crate::hash::FixedMap;
@@ -21,11 +21,11 @@ const LARGEST: usize = 64;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Common {
     courses: Pool<Course>,
-    scores: Pool<Scored>,
+    scores: Pool<TraceScores>,
     gates: Pool<Gates>,
     words: Vocabulary,
     // What a record has before it is scored.
-    unscored: Arc<Scored>,
+    unscored: Arc<TraceScores>,
     // What a session has before a trace of it is done.
     no_gates: Arc<Gates>,
     // Room for the calls, the signals and the gates of the next one, which mostly turn out to be known.
@@ -62,7 +62,7 @@ impl Common {
     }
 
     /// These scores, shared with records that have the same.
-    pub(super) fn scored(&mut self, mut scored: Scored) -> Arc<Scored> {
+    pub(super) fn scored(&mut self, mut scored: TraceScores) -> Arc<TraceScores> {
         let known = self.scores.known(&scored).unwrap_or_else(|| {
             let (exact, parts) = (scored.clone(), scored.signals.len());
             self.scores.add(Arc::new(exact), parts)
@@ -101,7 +101,7 @@ impl Common {
     }
 
     /// The scores of a record that is not scored yet.
-    pub(super) fn unscored(&self) -> Arc<Scored> {
+    pub(super) fn unscored(&self) -> Arc<TraceScores> {
         Arc::clone(&self.unscored)
     }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::reports::target;
-use super::session::{EvictionOrder, Restless, Session, Shared};
+use super::session::{EvictionOrder, Session, ShardContext, TimedState};
 use super::summary::SessionScores;
 use super::trace_index::TraceIndex;
 use super::traces::hash;
@@ -187,7 +187,7 @@ impl GaugeShare {
         let mut held: BTreeMap<&AgentKey, u64> = BTreeMap::new();
         session.traces.iter().for_each(|trace| *held.entry(trace.agent()).or_default() += 1);
         let restless = session.restless.as_deref().cloned().unwrap_or_default();
-        let Restless { runaways, silent, .. } = restless;
+        let TimedState { runaways, silent, .. } = restless;
         Self {
             held: held.into_iter().map(|(agent, traces)| (agent.clone(), traces)).collect(),
             placed: session.placed.clone(),
@@ -197,24 +197,24 @@ impl GaugeShare {
     }
 
     /// Shares its agents with the rest of the shard.
-    fn share(&mut self, shared: &Shared) {
-        let known = |agent: &AgentKey| shared.fleet.known(agent);
+    fn share(&mut self, shared: &ShardContext) {
+        let known = |agent: &AgentKey| shared.shard_agents.known(agent);
         self.held.iter_mut().for_each(|(agent, _)| *agent = known(agent));
         self.placed.iter_mut().for_each(|(agent, _)| *agent = known(agent));
     }
 
     /// Takes the session out of the gauges.
-    fn take_back(self, shared: &mut Shared) {
+    fn take_back(self, shared: &mut ShardContext) {
         for (agent, traces) in self.held {
-            let summary = shared.fleet.summary(&agent);
+            let summary = shared.shard_agents.summary(&agent);
             summary.held = summary.held.saturating_sub(traces);
         }
         if let Some((agent, scores)) = self.placed {
-            shared.fleet.summary(&agent).remove_open(scores);
+            shared.shard_agents.summary(&agent).remove_open(scores);
         }
-        shared.fleet.run_away(&self.runaways, &BTreeSet::new());
+        shared.shard_agents.update_runaways(&self.runaways, &BTreeSet::new());
         for ((agent, level), traces) in self.silent {
-            shared.fleet.summary(&agent).silences.remove_open(level, traces);
+            shared.shard_agents.summary(&agent).silences.remove_open(level, traces);
         }
     }
 }
@@ -354,7 +354,7 @@ impl Sessions {
         session_store.free(evicted.place);
         let session = bytes.and_then(|bytes| saved::read::<Session>(bytes.as_slice()).ok());
         if let Some(mut session) = session {
-            session.settle_in(&mut self.shared);
+            session.adopt(&mut self.shared);
             self.shared.counts.add("evicted_sessions", "returned");
             self.file(Box::new(session));
         } else {

@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use super::histogram::{Histogram, bucket};
 use crate::facts::{Exemplar, ScoreHistogram};
-use crate::few::Few;
 use crate::math::Quanta;
+use crate::small_map::SmallMap;
 use crate::span::{Timestamp, TraceId};
 
 /// A histogram, and for each bucket the newest trace in it.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Exemplified {
     histogram: Histogram,
-    newest: Few<usize, ((Timestamp, TraceId), Quanta)>,
+    newest: SmallMap<usize, ((Timestamp, TraceId), Quanta)>,
 }
 
 impl Exemplified {

@@ -4,28 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::record::{TraceRecord, TraceTook};
+use super::compact_effort::CompactEffort;
+use super::record::{TraceEffort, TraceRecord};
 use super::rules::Rules;
-use super::session::{Restless, Session, Shared, Spending};
+use super::session::{AnnouncedEffort, Session, ShardContext, TimedState};
 use super::summary::SessionScores;
-use super::took::Took;
 use crate::counters::Counter;
 use crate::facts::{AgentKey, Effort};
-use crate::limits::{Cause, Exceeded, Run, RunLimit, Usage};
+use crate::limits::{Cause, Exceeded, LimitScope, RunLimit, Usage};
 use crate::loops::LoopLabels;
 use crate::silences::{self, Level};
 use crate::span::TraceId;
 
 impl Session {
     /// Brings the gauges up to date with the session and the time.
-    pub(super) fn refresh(&mut self, shared: &mut Shared) {
+    pub(super) fn refresh(&mut self, shared: &mut ShardContext) {
         let placed = self.placing(&shared.rules);
         if placed != self.placed {
             if let Some((agent, scores)) = self.placed.take() {
-                shared.fleet.summary(&agent).remove_open(scores);
+                shared.shard_agents.summary(&agent).remove_open(scores);
             }
             if let Some((agent, scores)) = &placed {
-                shared.fleet.summary(agent).open(*scores);
+                shared.shard_agents.summary(agent).open(*scores);
             }
             self.placed = placed;
         }
@@ -34,7 +34,7 @@ impl Session {
         restless.deadline = None;
         let mut runaways = self.loops_going_on(&mut restless, shared);
         runaways.extend(self.limits_gone_over(&mut restless, shared));
-        shared.fleet.run_away(&restless.runaways, &runaways);
+        shared.shard_agents.update_runaways(&restless.runaways, &runaways);
         for (_, cause) in runaways.difference(&restless.runaways) {
             if cause.weighs() {
                 let runaway = shared.runaways.entry((Arc::clone(&self.id), cause.kind()));
@@ -73,51 +73,53 @@ impl Session {
     /// Replaces what a trace took in the sums of its agent and of this session.
     pub(super) fn retake(
         &mut self,
-        before: Option<TraceTook>,
-        after: Option<TraceTook>,
-        shared: &mut Shared,
+        before: Option<TraceEffort>,
+        after: Option<TraceEffort>,
+        shared: &mut ShardContext,
     ) {
         if before == after {
             return;
         }
-        self.took_changed = true;
-        if let Some(TraceTook { agent, start, effort }) = before {
-            shared.fleet.summary(&agent).forget_effort(start, &effort);
-            self.took = Took::from(self.took.effort().minus(effort));
+        self.effort_changed = true;
+        if let Some(TraceEffort { agent, start, effort }) = before {
+            shared.shard_agents.summary(&agent).forget_effort(start, &effort);
+            self.took = CompactEffort::from(self.took.effort().minus(effort));
             if effort.longest_call_nanos == self.took.longest_call_nanos {
                 let done = self.done_from_last().map(|record| record.times.longest_call_nanos());
                 self.took.longest_call_nanos = done.max().unwrap_or(0);
             }
         }
-        if let Some(TraceTook { agent, start, effort }) = after {
-            shared.fleet.summary(&agent).observe_effort(start, &effort);
-            self.took = Took::from(self.took.effort().plus(effort));
+        if let Some(TraceEffort { agent, start, effort }) = after {
+            shared.shard_agents.summary(&agent).observe_effort(start, &effort);
+            self.took = CompactEffort::from(self.took.effort().plus(effort));
         }
     }
 
     /// What the session took, and the agent that is told; `None` before a trace is done.
-    fn spending(&self) -> Option<Spending> {
+    fn spending(&self) -> Option<AnnouncedEffort> {
         let first = self.first().filter(|_| self.done > 0)?;
         let answer_words = self.done_from_last().find_map(TraceRecord::answer_words);
         let effort = (&Effort { answer_words, ..self.took.effort() }).into();
-        Some(Spending { agent: first.agent().clone(), start: first.start, effort })
+        Some(AnnouncedEffort { agent: first.agent().clone(), start: first.start, effort })
     }
 
     /// Tells its agent what the session took, if that has changed. Not inlined, so that profiles show it.
     #[inline(never)]
-    fn spend(&mut self, shared: &mut Shared) {
+    fn spend(&mut self, shared: &mut ShardContext) {
         let first = self.first().map(|first| (first.agent(), first.start));
         let told = self.spent.as_ref().map(|spent| (&spent.agent, spent.start));
-        if !self.took_changed && (told.is_none() || told == first) {
+        if !self.effort_changed && (told.is_none() || told == first) {
             return;
         }
-        self.took_changed = false;
+        self.effort_changed = false;
         let after = self.spending();
         let before = std::mem::replace(&mut self.spent, after.clone());
-        let mut tell = |agent: &AgentKey, before: Option<&Spending>, after: Option<&Spending>| {
+        let mut tell = |agent: &AgentKey,
+                        before: Option<&AnnouncedEffort>,
+                        after: Option<&AnnouncedEffort>| {
             let [before, after] = [before, after].map(|of| of.map(|of| (of.start, of.effort)));
             let mark = self.mark_of(agent);
-            shared.fleet.summary(agent).spend(mark, before, after);
+            shared.shard_agents.summary(agent).spend(mark, before, after);
         };
         match (&before, &after) {
             (Some(old), Some(new)) if old == new => {}
@@ -134,8 +136,8 @@ impl Session {
     /// The loops that have grown within `loop_hold`, of open and done traces: even the shortest loop is shown for that long.
     fn loops_going_on(
         &self,
-        Restless { growing, deadline, .. }: &mut Restless,
-        shared: &Shared,
+        TimedState { growing, deadline, .. }: &mut TimedState,
+        shared: &ShardContext,
     ) -> BTreeSet<(AgentKey, Cause)> {
         let mut looping = BTreeSet::new();
         if self.closed {
@@ -160,21 +162,21 @@ impl Session {
     }
 
     /// Notes which limits a trace and its session exceed, and counts each once.
-    pub(super) fn hold_against_limits(&mut self, trace: TraceId, shared: &mut Shared) {
-        let Shared { rules, fleet, now, .. } = shared;
+    pub(super) fn hold_against_limits(&mut self, trace: TraceId, shared: &mut ShardContext) {
+        let ShardContext { rules, shard_agents, now, .. } = shared;
         let Some(record) = self.traces.get_mut(trace) else { return };
         let at = record.touched(*now);
         let usage = record.usage();
-        let exceeded = rules.limits.exceeded(record.named(), Run::Trace, &usage);
+        let exceeded = rules.limits.exceeded(record.named(), LimitScope::Trace, &usage);
         let found: Vec<Exceeded> = exceeded.collect();
-        record.count_limits(found.iter().map(|found| found.limit), fleet);
+        record.count_limits(found.iter().map(|found| found.limit), shard_agents);
         let of_trace = found.into_iter().map(|found| (Some(trace), found));
         let of_session = self.exceeded(rules);
         if let Some(first) = self.first().filter(|first| !first.course.uncertain) {
             let agent = first.agent().clone();
             for Exceeded { limit, .. } in &of_session {
                 if self.over.insert(*limit) {
-                    fleet.summary(&agent).count(Counter::RunLimits, &limit.values(), 1);
+                    shard_agents.summary(&agent).count(Counter::RunLimits, &limit.values(), 1);
                 }
             }
         }
@@ -226,7 +228,7 @@ impl Session {
             let without = last.take_while(|record| record.course.calls.is_empty());
             usage.calls_without_tool = without.map(|record| record.course.llm_calls).sum();
         }
-        rules.limits.exceeded(first.named(), Run::Session, &usage).collect()
+        rules.limits.exceeded(first.named(), LimitScope::Session, &usage).collect()
     }
 
     /// Whether the gauges count it as over a limit.
@@ -244,8 +246,8 @@ impl Session {
     /// has not grown.
     fn limits_gone_over(
         &self,
-        Restless { over, deadline, .. }: &mut Restless,
-        shared: &Shared,
+        TimedState { over, deadline, .. }: &mut TimedState,
+        shared: &ShardContext,
     ) -> BTreeSet<(AgentKey, Cause)> {
         let mut runaways = BTreeSet::new();
         over.retain(|(run, limit), (used, at)| {
@@ -267,19 +269,19 @@ impl Session {
     /// How many of its open traces are silent, by agent and level; sets the deadline of the next level.
     fn silent(
         &self,
-        Restless { open, deadline, .. }: &mut Restless,
-        shared: &Shared,
+        TimedState { open, deadline, .. }: &mut TimedState,
+        shared: &ShardContext,
     ) -> BTreeMap<(AgentKey, Level), u64> {
         let stall_after = shared.rules.stall_after;
         let mut silent: BTreeMap<(AgentKey, Level), u64> = BTreeMap::new();
         for record in open.quietest_first().filter_map(|trace| self.traces.get(trace)) {
-            let heard = record.touched(shared.now).max(shared.since);
-            let level = silences::level(shared.now.0.saturating_sub(heard.0), stall_after);
+            let last_heard = record.touched(shared.now).max(shared.since);
+            let level = silences::level(shared.now.0.saturating_sub(last_heard.0), stall_after);
             if let Some(level) = level {
                 *silent.entry((record.agent().clone(), level)).or_default() += 1;
             }
             let due = silences::next_edge(level, stall_after)
-                .map(|next| heard.after(Duration::from_nanos(next)));
+                .map(|next| last_heard.after(Duration::from_nanos(next)));
             *deadline = (*deadline).into_iter().chain(due).min();
             if level.is_none() {
                 // None of the others has been silent for longer.
@@ -290,7 +292,7 @@ impl Session {
     }
 }
 
-impl Restless {
+impl TimedState {
     /// Whether there is nothing in it.
     fn is_empty(&self) -> bool {
         // A deadline is that of one of the others.
@@ -303,15 +305,19 @@ impl Restless {
     }
 
     /// Tells agents how many of the session's traces are silent.
-    pub(super) fn stand(&mut self, silent: BTreeMap<(AgentKey, Level), u64>, shared: &mut Shared) {
+    pub(super) fn stand(
+        &mut self,
+        silent: BTreeMap<(AgentKey, Level), u64>,
+        shared: &mut ShardContext,
+    ) {
         if self.silent == silent {
             return;
         }
         for ((agent, level), traces) in std::mem::replace(&mut self.silent, silent) {
-            shared.fleet.summary(&agent).silences.remove_open(level, traces);
+            shared.shard_agents.summary(&agent).silences.remove_open(level, traces);
         }
         for ((agent, level), traces) in &self.silent {
-            shared.fleet.summary(agent).silences.open(*level, *traces);
+            shared.shard_agents.summary(agent).silences.open(*level, *traces);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::chain;
 use super::record::TraceRecord;
-use super::session::{Session, Shared};
+use super::session::{Session, ShardContext};
 use super::tally::CountedLoops;
 use crate::options::LoopOptions;
 use crate::span::{Timestamp, TraceId};
@@ -15,7 +15,7 @@ impl Session {
     pub(super) fn relink(
         &mut self,
         places: &[(Timestamp, TraceId)],
-        shared: &mut Shared,
+        shared: &mut ShardContext,
     ) -> Vec<TraceId> {
         if places.iter().all(|place| self.stands_alone(*place)) {
             return Vec::new();
@@ -51,16 +51,18 @@ impl Session {
     fn share_out(&mut self, parts: &[Range<usize>]) {
         let traces = || parts.iter().flat_map(Range::clone);
         let mut counted = CountedLoops::default();
-        traces().for_each(|number| self.traces[number].give_up_loops(&mut counted));
+        traces().for_each(|number| self.traces[number].release_loop_counts(&mut counted));
         if counted.is_empty() {
             return;
         }
-        traces().for_each(|number| self.traces[number].share_loops(&mut counted));
-        traces().take(1).for_each(|first| self.traces[first].take_loops(mem::take(&mut counted)));
+        traces().for_each(|number| self.traces[number].assign_loop_counts(&mut counted));
+        traces()
+            .take(1)
+            .for_each(|first| self.traces[first].assign_remaining_counts(mem::take(&mut counted)));
     }
 
     /// Leaves what a trace that was removed has counted of loops that go on in others to the trace after it, or before it.
-    pub(super) fn leave_loops(&mut self, gone: &mut TraceRecord) {
+    pub(super) fn hand_on_loop_counts(&mut self, gone: &mut TraceRecord) {
         let number = self.traces.before(gone.position());
         let before =
             number.checked_sub(1).filter(|before| chain::goes_on(&self.traces[*before], gone));
@@ -68,7 +70,7 @@ impl Session {
         let after = after.filter(|after| chain::goes_on(gone, &self.traces[*after]));
         if let Some(heir) = after.or(before) {
             let counted = gone.leave_chain();
-            self.traces[heir].take_loops(counted);
+            self.traces[heir].assign_remaining_counts(counted);
         }
     }
 

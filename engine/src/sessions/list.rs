@@ -32,7 +32,7 @@ pub const LOOK: usize = 20;
 
 /// The place of a session in an order.
 #[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Place {
+pub struct ListPosition {
     rank: (u64, u64),
     id: Arc<str>,
     tenant: Arc<str>,
@@ -43,7 +43,7 @@ pub struct Place {
 #[derive(Clone, Debug, Default)]
 pub struct ListPart {
     /// The first of the sessions that pass the filter, as many as are asked for.
-    pub places: BTreeSet<Place>,
+    pub places: BTreeSet<ListPosition>,
     /// How many pass the filter.
     pub total: u64,
     /// The place after which to go on; `None` at the end.
@@ -99,7 +99,7 @@ pub(super) fn places(
         fit.truncate(most);
     }
     part.places =
-        fit.into_iter().map(|(rank, number)| Place::new(rank, number, sessions)).collect();
+        fit.into_iter().map(|(rank, number)| ListPosition::new(rank, number, sessions)).collect();
     part
 }
 
@@ -160,7 +160,7 @@ fn looks_like(
     tool.as_ref().is_none_or(called) && user.as_ref().is_none_or(of)
 }
 
-impl Place {
+impl ListPosition {
     fn new(rank: (u64, u64), number: u32, sessions: &SessionTable) -> Self {
         let SessionId { tenant, id, scope } = SessionId::from(sessions.name(number));
         Self { rank, id, tenant, scope }

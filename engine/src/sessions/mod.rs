@@ -48,11 +48,11 @@ mod bytes;
 mod card;
 mod chain;
 mod common;
+mod compact_effort;
 mod departed;
 mod evicted;
 mod exemplar;
 mod explain;
-mod fleet;
 mod full;
 mod gauges;
 mod halves;
@@ -73,13 +73,13 @@ mod run;
 mod run_outcomes;
 mod scoring;
 mod session;
+mod shard_agents;
 mod summary;
 mod table;
 mod tally;
 #[cfg(test)]
 mod tests;
 mod times;
-mod took;
 mod trace_index;
 mod traces;
 mod verdict;
@@ -93,18 +93,18 @@ use serde::Serialize;
 pub(crate) use bytes::of_reported as reported_bytes;
 pub use evicted::{NoSessionStore, SessionPlace, SessionStore};
 pub use histogram::SCORE_BOUNDS;
-pub use list::{Found, LOOK, ListPart, Place, Wanted};
+pub use list::{Found, LOOK, ListPart, ListPosition, Wanted};
 
 use common::Common;
 use departed::{Departed, Fate};
 use evicted::{EvictedSession, EvictedSessions};
-use fleet::Fleet;
 use full::FullSessions;
 use outstanding::{Ended, Outstanding, OutstandingOutcomes};
 use reports::AnyScope;
 use rules::Rules;
 use run_outcomes::{RunIndex, RunOutcomes};
-use session::{EvictionOrder, Session, Shared};
+use session::{EvictionOrder, Session, ShardContext};
+use shard_agents::ShardAgents;
 use summary::Summary;
 use table::SessionTable;
 use tally::Tally;
@@ -138,7 +138,7 @@ pub struct Sessions {
     max_sessions: usize,
     max_bytes: usize,
     shares: Shares,
-    shared: Shared,
+    shared: ShardContext,
 }
 
 /// A shard as it is written down; `restored.rs` reads it.
@@ -150,7 +150,7 @@ struct Saved<'a> {
     waiting: &'a Waiting<AnyScope>,
     run_outcomes: &'a RunOutcomes,
     runs: &'a RunIndex,
-    fleet: fleet::Saved<&'a Summary>,
+    shard_agents: shard_agents::Saved<&'a Summary>,
     now: Timestamp,
     evicted: Vec<(&'a SessionId, &'a EvictedSession)>,
 }
@@ -166,7 +166,7 @@ impl Sessions {
         let (max_sessions, max_bytes) = (options.max_sessions.max(1), options.max_bytes);
         // A run has no more sessions than traces.
         let max_sessions_per_run = agents.max_traces_per_run;
-        let fleet = Fleet::new(shard, agents, options.session_idle);
+        let shard_agents = ShardAgents::new(shard, agents, options.session_idle);
         let departed = Departed::new(options.max_departed_traces);
         let outstanding = OutstandingOutcomes::new(options.max_outstanding_outcomes);
         let waiting = Waiting::new(options.max_waiting_reports, options.report_wait);
@@ -186,9 +186,9 @@ impl Sessions {
             max_sessions,
             max_bytes,
             shares: Shares::default(),
-            shared: Shared {
+            shared: ShardContext {
                 rules: Rules::new(options, loops),
-                fleet,
+                shard_agents,
                 common: Common::default(),
                 counts,
                 now,
@@ -206,7 +206,7 @@ impl Sessions {
     /// Shares its bounds among tenants by these.
     #[must_use]
     pub fn shared_by(mut self, shares: Shares) -> Self {
-        self.shared.fleet.shared_by(shares.clone());
+        self.shared.shard_agents.shared_by(shares.clone());
         Self { shares, ..self }
     }
 
@@ -241,18 +241,18 @@ impl Sessions {
             let tally = self.departed.arrive(id.trace(trace)).or_else(|| Tally::of(&update));
             let waits = self.has_waiting(&id).then(|| id.clone());
             let run = self.run_of(&id, &update);
-            let (mut homeless, mut full) = (Vec::new(), None);
+            let (mut orphaned, mut full) = (Vec::new(), None);
             let names_full = !self.full.is_empty();
             self.change(id, number, |session, shared| {
                 session.upsert(update, source, tally, shared);
                 if let Some((run, outcome)) = &run {
                     session.report_run(run, outcome, shared);
                 }
-                homeless = session.take_homeless_outcomes();
+                orphaned = session.take_orphaned_outcomes();
                 let is_full = session.takes_none(&shared.rules);
                 full = (is_full || names_full).then(|| (Arc::clone(&session.id), is_full));
             });
-            self.remember(homeless);
+            self.remember(orphaned);
             match full {
                 Some((id, true)) => self.full.add(&id),
                 Some((id, false)) => self.full.remove(&id),
@@ -271,11 +271,11 @@ impl Sessions {
         let sessions = ORDERS.iter().filter_map(|order| self.next_quiet(*order));
         let sessions = sessions.map(|(deadline, _)| deadline).min();
         let loops = self.loops.first().map(|(deadline, _)| *deadline);
-        let edge = self.shared.fleet.poll_timeout(self.shared.wall());
-        let fleet = edge.map(|edge| self.shared.shift.time(edge));
+        let edge = self.shared.shard_agents.poll_timeout(self.shared.wall());
+        let shard_agents = edge.map(|edge| self.shared.shift.time(edge));
         let evicted = self.evicted.poll_timeout();
         let reports = [self.waiting.poll_timeout(), self.run_outcomes.poll_timeout()];
-        [sessions, loops, evicted, fleet].into_iter().chain(reports).flatten().min()
+        [sessions, loops, evicted, shard_agents].into_iter().chain(reports).flatten().min()
     }
 
     /// The next moment at which a session may close for quiet, which counts.
@@ -307,7 +307,7 @@ impl Sessions {
         }
         self.give_up_reports(now);
         self.run_outcomes.handle_timeout(now);
-        let forgotten = self.shared.fleet.handle_timeout(self.shared.shift.moment(now));
+        let forgotten = self.shared.shard_agents.handle_timeout(self.shared.shift.moment(now));
         self.shared.counts.add_many("agents", "forgotten", forgotten as u64);
     }
 
@@ -317,7 +317,7 @@ impl Sessions {
         let is_back = shift < self.shared.shift;
         if shift != self.shared.shift {
             self.shared.shift = shift;
-            self.shared.fleet.stepped(shift.moment(self.shared.now), is_back);
+            self.shared.shard_agents.stepped(shift.moment(self.shared.now), is_back);
         }
     }
 
@@ -365,22 +365,22 @@ impl Sessions {
                 session.settle(&mut self.shared);
             }
         }
-        self.shared.fleet.drain(most)
+        self.shared.shard_agents.drain(most)
     }
 
     /// Whether something changed for which people are paged: a session began to run away.
     pub fn is_urgent(&self) -> bool {
-        self.shared.fleet.is_urgent()
+        self.shared.shard_agents.is_urgent()
     }
 
     /// Lets every agent count as changed, with all of its panes, for whoever forgets what was told long ago.
     pub fn tell_all(&mut self) {
-        self.shared.fleet.tell_all();
+        self.shared.shard_agents.tell_all();
     }
 
     /// As [`Sessions::drain_some`], but only of agents with an urgent change; verdicts of done traces are counted by that one alone.
     pub fn drain_urgent(&mut self, most: usize) -> Vec<SessionFacts> {
-        self.shared.fleet.drain_urgent(most)
+        self.shared.shard_agents.drain_urgent(most)
     }
 
     /// The session in memory that has this id, explained; `None` if there is none, or several. The tenant is empty without
@@ -474,7 +474,7 @@ impl Sessions {
     /// Counts from zero again, for every agent too: counters belong to a process.
     pub fn restart_counts(&mut self) {
         self.shared.counts = Counts::default();
-        self.shared.fleet.restart_counts();
+        self.shared.shard_agents.restart_counts();
     }
 
     /// What outlives the process; nothing may wait to be drained.
@@ -486,7 +486,7 @@ impl Sessions {
             waiting: &self.waiting,
             run_outcomes: &self.run_outcomes,
             runs: &self.shared.runs,
-            fleet: self.shared.fleet.save(),
+            shard_agents: self.shared.shard_agents.save(),
             now: self.shared.now,
             evicted: self.evicted.save(),
         }
@@ -514,7 +514,7 @@ impl Sessions {
 
     /// How many agents are known to this shard.
     pub fn agents(&self) -> usize {
-        self.shared.fleet.len()
+        self.shared.shard_agents.len()
     }
 
     fn advance(&mut self, now: Timestamp) {
@@ -524,18 +524,19 @@ impl Sessions {
     /// Removes a trace that moved to another session, and keeps its tally for that one.
     fn forget(&mut self, id: &SessionId, trace: TraceId, update: &TraceFacts) {
         let mut tally = None;
-        let (mut homeless, mut outcomes) = (Vec::new(), Vec::new());
+        let (mut orphaned, mut outcomes) = (Vec::new(), Vec::new());
         self.change(id.clone(), self.sessions.number(id), |session, shared| {
             session.touch(Timestamp(update.touched_unix_nano), shared);
             tally = session.remove(trace, update.revision, shared);
-            homeless = session.take_unscoped_reports();
-            if let Some(tally) = tally.as_mut().filter(|_| homeless.iter().any(tells_outcome)) {
-                tally.session_outcome = std::mem::take(&mut session.rare_mut().has_told_outcome);
+            orphaned = session.take_unscoped_reports();
+            if let Some(tally) = tally.as_mut().filter(|_| orphaned.iter().any(tells_outcome)) {
+                tally.session_outcome =
+                    std::mem::take(&mut session.rare_mut().has_reported_outcome);
             }
-            outcomes = session.take_homeless_outcomes();
+            outcomes = session.take_orphaned_outcomes();
         });
         self.full.remove(id);
-        homeless.into_iter().for_each(|report| self.let_wait(report));
+        orphaned.into_iter().for_each(|report| self.let_wait(report));
         self.remember(outcomes);
         if self.has_waiting(id) {
             self.deliver_waiting(id);
@@ -579,7 +580,7 @@ impl Sessions {
         &mut self,
         id: SessionId,
         number: Option<u32>,
-        change: impl FnOnce(&mut Session, &mut Shared),
+        change: impl FnOnce(&mut Session, &mut ShardContext),
     ) {
         if let Some(number) = number {
             return self.change_at(number, change);
@@ -593,14 +594,18 @@ impl Sessions {
     }
 
     /// Changes a session, if it is in memory, and files it where it then belongs.
-    fn change_known(&mut self, id: &SessionId, change: impl FnOnce(&mut Session, &mut Shared)) {
+    fn change_known(
+        &mut self,
+        id: &SessionId,
+        change: impl FnOnce(&mut Session, &mut ShardContext),
+    ) {
         if let Some(number) = self.sessions.number(id) {
             self.change_at(number, change);
         }
     }
 
     /// Changes the session of a number, and files it where it then belongs.
-    fn change_at(&mut self, number: u32, change: impl FnOnce(&mut Session, &mut Shared)) {
+    fn change_at(&mut self, number: u32, change: impl FnOnce(&mut Session, &mut ShardContext)) {
         let Some(session) = self.sessions.at_mut(number) else { return };
         let (before, deadline, waits) =
             (session.place(), session.deadline(), session.is_unsettled());
@@ -638,11 +643,11 @@ impl Sessions {
     /// Seals a trace.
     fn seal(&mut self, id: &SessionId, trace: TraceId, revision: u64) {
         let session = self.sessions.get_mut(id);
-        let fleet = &mut self.shared.fleet;
+        let shard_agents = &mut self.shared.shard_agents;
         let sealed =
-            session.and_then(|session| session.traces.get_mut(trace)?.seal(revision, fleet));
+            session.and_then(|session| session.traces.get_mut(trace)?.seal(revision, shard_agents));
         if let Some(agent) = sealed {
-            self.shared.fleet.summary(&agent).active = self.shared.now;
+            self.shared.shard_agents.summary(&agent).active = self.shared.now;
         } else if !self.departed.is_evicted(id.trace(trace)) {
             self.shared.counts.add("trace_updates", "unheld");
         }
@@ -672,7 +677,7 @@ impl Sessions {
 
     /// Evicts one session for one of this tenant.
     fn make_room(&mut self, newcomer: TenantHash) {
-        let tenant = self.sessions.greediest(&self.shares, Some(newcomer));
+        let tenant = self.sessions.most_over_share(&self.shares, Some(newcomer));
         if let Some((order, id)) = tenant.and_then(|tenant| self.first_to_go(tenant)) {
             self.push_out(order, &id);
         }
@@ -681,7 +686,7 @@ impl Sessions {
     /// The tenant that has to make room, if there are too many sessions or they take too many bytes.
     fn giver(&self) -> Option<TenantHash> {
         if self.sessions.len() > self.max_sessions {
-            return self.sessions.greediest(&self.shares, None);
+            return self.sessions.most_over_share(&self.shares, None);
         }
         let is_over = self.sessions.bytes() > self.max_bytes;
         is_over.then(|| self.sessions.greediest_in_bytes(&self.shares))?

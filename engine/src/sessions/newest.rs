@@ -104,7 +104,7 @@ impl<K: OfTenant + Ord + Clone, V> Newest<K, V> {
     fn make_room(&mut self, shares: &Shares) -> u64 {
         let mut forgotten = 0;
         while self.entries.len() > self.max
-            && let Some(tenant) = self.held.greediest(shares)
+            && let Some(tenant) = self.held.most_over_share(shares)
             && let Some((_, oldest)) = self.by_age.range((tenant, 0)..).next()
         {
             let oldest = oldest.clone();

@@ -9,7 +9,7 @@ use super::outstanding::Outstanding;
 use super::record::TraceRecord;
 use super::run;
 use super::run_outcomes::{RunHash, RunOutcome};
-use super::session::{Session, Shared};
+use super::session::{Session, ShardContext};
 use crate::runs::{RunName, is_about_runs, is_outcome, tells_outcome};
 use crate::span::{Report, Timestamp, TraceId};
 
@@ -18,7 +18,7 @@ use crate::span::{Report, Timestamp, TraceId};
 pub(super) struct SessionRuns {
     // How many traces of each run are here.
     traces: BTreeMap<RunHash, usize>,
-    // The reported outcomes. Invariant: each run has a trace here, once `take_homeless_outcomes` has been called.
+    // The reported outcomes. Invariant: each run has a trace here, once `take_orphaned_outcomes` has been called.
     outcomes: BTreeMap<RunName, RunOutcome>,
 }
 
@@ -34,7 +34,7 @@ impl SessionRuns {
 
 impl Session {
     /// Takes a reported score of the session as a whole; of each name the one with the most trusted source is kept, of equals the latest.
-    pub(super) fn report(&mut self, report: Report, shared: &mut Shared) {
+    pub(super) fn report(&mut self, report: Report, shared: &mut ShardContext) {
         let rank = |report: &Report| {
             let Report { source, time, identifier, score, .. } = report;
             (*source, *time, Arc::clone(identifier), *score, report.is_success())
@@ -50,7 +50,7 @@ impl Session {
             reports.insert(Arc::clone(&report.name), report);
             for record in traces.iter_mut().filter(|_| about_runs) {
                 let run = run::trace(record, id, reports, &shared.rules);
-                record.tell_run(run, &mut shared.fleet);
+                record.tell_run(run, &mut shared.shard_agents);
             }
             if let Some((_, last)) = self.traces.last_place().filter(|_| is_outcome) {
                 self.rescore(last, None, shared);
@@ -65,7 +65,7 @@ impl Session {
         &mut self,
         trace: TraceId,
         report: &Report,
-        shared: &mut Shared,
+        shared: &mut ShardContext,
     ) -> Result<(), &'static str> {
         let Some(record) = self.traces.get_mut(trace) else { return Err("unmatched") };
         let before = record.bytes();
@@ -79,7 +79,12 @@ impl Session {
     }
 
     /// Takes the outcome of a run, if any of its traces is here; of several the latest holds.
-    pub(super) fn report_run(&mut self, run: &RunName, outcome: &RunOutcome, shared: &mut Shared) {
+    pub(super) fn report_run(
+        &mut self,
+        run: &RunName,
+        outcome: &RunOutcome,
+        shared: &mut ShardContext,
+    ) {
         let last = self.last_of(run);
         let runs = self.rare.as_mut().and_then(|rare| rare.runs.as_mut());
         let (Some(last), Some(runs)) = (last, runs) else { return };
@@ -91,29 +96,32 @@ impl Session {
     }
 
     /// Takes out the outcomes of runs that have no trace here any more: another session may get one.
-    pub(super) fn take_homeless_outcomes(&mut self) -> Vec<(RunName, RunOutcome)> {
+    pub(super) fn take_orphaned_outcomes(&mut self) -> Vec<(RunName, RunOutcome)> {
         let Some(rare) = &mut self.rare else { return Vec::new() };
         let Some(runs) = &mut rare.runs else { return Vec::new() };
         let SessionRuns { traces, outcomes } = &mut **runs;
-        let (own, homeless) = std::mem::take(outcomes)
+        let (own, orphaned) = std::mem::take(outcomes)
             .into_iter()
             .partition(|(run, _)| traces.contains_key(&RunHash::from(run)));
-        let homeless: BTreeMap<_, _> = homeless;
+        let orphaned: BTreeMap<_, _> = orphaned;
         *outcomes = own;
         rare.runs.take_if(|runs| runs.traces.is_empty());
-        homeless.into_iter().collect()
+        orphaned.into_iter().collect()
     }
 
     /// The outcome that a trace stands for: that of the session if it is its last trace, that of its run if it is the last one of the
     /// run here; the worse of both.
-    pub(super) fn told_outcome(&self, number: usize) -> Option<bool> {
+    pub(super) fn reported_outcome(&self, number: usize) -> Option<bool> {
         let is_last = number + 1 == self.traces.len();
         let of_session = if is_last { self.outcome() } else { None };
         of_session.into_iter().chain(self.outcome_of_run(number)).min()
     }
 
     /// The traces whose outcome changes if the last trace of the session was `last`, and is another one now.
-    pub(super) fn outlived(&self, last: Option<(Timestamp, TraceId)>) -> Vec<TraceId> {
+    pub(super) fn traces_with_changed_outcome(
+        &self,
+        last: Option<(Timestamp, TraceId)>,
+    ) -> Vec<TraceId> {
         let now = self.traces.last_place();
         if now == last || self.outcome().is_none() {
             return Vec::new();
@@ -139,7 +147,7 @@ impl Session {
         &mut self,
         trace: TraceId,
         form: Option<&TraceRecord>,
-        shared: &mut Shared,
+        shared: &mut ShardContext,
     ) -> Vec<LastOfRun> {
         let own = &*self.id.id;
         let former = if self.rare().runs.is_some() { self.traces.get(trace) } else { None };
@@ -200,12 +208,12 @@ impl Session {
 
     /// Tells the agent of the session's first trace the session's outcome, once: when it is certain which agent that is, and what the
     /// session took is known, as far as it can be.
-    pub(super) fn tell_outcome(&mut self, shared: &mut Shared) {
-        let may_tell = !self.rare().has_told_outcome && (self.done > 0 || self.closed);
+    pub(super) fn tell_outcome(&mut self, shared: &mut ShardContext) {
+        let may_tell = !self.rare().has_reported_outcome && (self.done > 0 || self.closed);
         let Some(report) = self.outcome_report().filter(|_| may_tell) else { return };
         if let Some(outcome) = Outstanding::of_session(self) {
-            outcome.tell(report, shared);
-            self.rare_mut().has_told_outcome = true;
+            outcome.report(report, shared);
+            self.rare_mut().has_reported_outcome = true;
         }
     }
 }

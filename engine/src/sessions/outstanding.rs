@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Sessions;
 use super::newest::{Newest, OfTenant};
 use super::record::TraceRecord;
-use super::session::{Session, Shared};
+use super::session::{Session, ShardContext};
 use crate::facts::{AgentKey, DoneTrace, Effort, SessionId};
 use crate::runs::tells_outcome;
 use crate::span::{Report, Timestamp, TraceId};
@@ -51,7 +51,7 @@ impl Outstanding {
         let first = session.first().filter(|first| !first.course.uncertain)?;
         let mut done = session.traces.iter().filter(|record| !record.panes.is_empty());
         // What an outcome teaches of the trace, and the chance that it replaces, follow from the trace's own.
-        let last = done.next_back().filter(|last| !last.has_told_outcome());
+        let last = done.next_back().filter(|last| !last.has_reported_outcome());
         Some(Self {
             agent: first.agent().clone(),
             trace: None,
@@ -72,7 +72,7 @@ impl Outstanding {
     }
 
     /// Tells the agent this outcome.
-    pub(super) fn tell(self, outcome: &Report, shared: &mut Shared) {
+    pub(super) fn report(self, outcome: &Report, shared: &mut ShardContext) {
         let done = DoneTrace {
             trace_id: self.trace,
             start_unix_nano: self.start.0,
@@ -83,19 +83,19 @@ impl Outstanding {
             session: self.session.scoped(),
             ..DoneTrace::default()
         };
-        shared.fleet.summary(&self.agent).tell_done(done);
+        shared.shard_agents.summary(&self.agent).tell_done(done);
     }
 }
 
 impl Session {
     /// What an outcome may still be told of once it has ended: itself, and its traces that have counted, as far as nobody told one.
     pub(super) fn outstanding_outcomes(&self) -> impl Iterator<Item = (Ended, Outstanding)> {
-        let is_told = self.rare().has_told_outcome;
+        let is_told = self.rare().has_reported_outcome;
         let session = if is_told { None } else { Outstanding::of_session(self) };
         let session = session.map(|ended| (Ended::Session(Arc::clone(&self.id)), ended));
         let counted = self.traces.iter().filter(|record| record.is_settled());
-        let untold = counted.filter(|record| !record.has_told_outcome());
-        let traces = untold.map(|record| {
+        let without_outcome = counted.filter(|record| !record.has_reported_outcome());
+        let traces = without_outcome.map(|record| {
             (Ended::Trace(self.id.trace(record.id)), Outstanding::of_trace(record, &self.id))
         });
         session.into_iter().chain(traces)
@@ -145,11 +145,11 @@ impl Sessions {
     /// Tells the outcome of what has ended; returns whether it was outstanding, of an agent that is known still.
     fn tell_outstanding(&mut self, subject: &Ended, report: &Report) -> bool {
         let ended = self.outstanding.get(subject).filter(|_| tells_outcome(report));
-        if !ended.is_some_and(|ended| self.shared.fleet.has(&ended.agent)) {
+        if !ended.is_some_and(|ended| self.shared.shard_agents.has(&ended.agent)) {
             return false;
         }
         if let Some(ended) = self.outstanding.remove(subject) {
-            ended.tell(report, &mut self.shared);
+            ended.report(report, &mut self.shared);
         }
         true
     }
@@ -157,7 +157,7 @@ impl Sessions {
     /// Shares the agents of what has ended with the rest of the shard, after a restart.
     pub(super) fn share_outstanding(&mut self) {
         for ended in self.outstanding.values_mut() {
-            ended.agent = self.shared.fleet.known(&ended.agent);
+            ended.agent = self.shared.shard_agents.known(&ended.agent);
         }
     }
 }

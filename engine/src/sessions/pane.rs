@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::scoring::Scored;
+use super::scoring::TraceScores;
 use crate::facts::{Level, PaneSum, SignalSum};
-use crate::few::Few;
 use crate::math::Quanta;
 use crate::predict::{EffortBuckets, EffortSums};
 use crate::score::agent_consistency::AgentConsistency;
 use crate::signal::SignalName;
+use crate::small_map::SmallMap;
 use crate::span::Timestamp;
 use crate::window::PANES;
 
@@ -115,7 +115,7 @@ struct Pane {
     levels: BTreeMap<i32, u64>,
     judged_levels: BTreeMap<i32, u64>,
     uncertainty: AgentConsistency,
-    signals: Few<SignalName, (u64, i128)>,
+    signals: SmallMap<SignalName, (u64, i128)>,
     sessions: u64,
     efforts: EffortSums,
 }
@@ -184,7 +184,7 @@ impl Panes {
     }
 
     /// Adds a trace with this end to panes.
-    pub(super) fn observe(&mut self, panes: PaneSet, end: Timestamp, trace: &Scored) {
+    pub(super) fn observe(&mut self, panes: PaneSet, end: Timestamp, trace: &TraceScores) {
         for (column, key) in panes.keys(&self.widths, end) {
             let Some(column) = self.columns.get_mut(column) else { continue };
             let place = column.place(key);
@@ -200,7 +200,7 @@ impl Panes {
     }
 
     /// Takes a trace back from the panes that it was added to and that are still kept.
-    pub(super) fn forget(&mut self, panes: PaneSet, end: Timestamp, trace: &Scored) {
+    pub(super) fn forget(&mut self, panes: PaneSet, end: Timestamp, trace: &TraceScores) {
         self.change(panes, end, |pane| pane.forget(trace));
     }
 
@@ -293,7 +293,7 @@ impl Panes {
 }
 
 impl Pane {
-    fn observe(&mut self, trace: &Scored) {
+    fn observe(&mut self, trace: &TraceScores) {
         self.traces += 1;
         if let Some(risk) = trace.own_risk() {
             self.risks += 1;
@@ -314,7 +314,7 @@ impl Pane {
         }
     }
 
-    fn forget(&mut self, trace: &Scored) {
+    fn forget(&mut self, trace: &TraceScores) {
         self.traces -= 1;
         if let Some(risk) = trace.own_risk() {
             self.risks -= 1;
@@ -438,7 +438,7 @@ const LEVEL: i64 = Quanta::ONE / 10_000;
 
 #[cfg(test)]
 mod tests {
-    use super::super::scoring::{Signal, Unasked};
+    use super::super::scoring::{Signal, UnjudgedScores};
     use super::*;
     use crate::facts::Effort;
     use crate::score::risk::TraceRisk;
@@ -484,7 +484,7 @@ mod tests {
             let mut panes = Panes::new(widths(&[minute]));
             for second in [970, 1_000, 1_030] {
                 let end = Timestamp(second * 1_000_000_000);
-                panes.observe(panes.of(end, end), end, &Scored::default());
+                panes.observe(panes.of(end, end), end, &TraceScores::default());
             }
             panes
         };
@@ -500,7 +500,7 @@ mod tests {
     fn a_pane_that_went_is_not_the_one_that_the_clock_comes_back_to() {
         let end = Timestamp(1_000_000_000_000);
         let mut panes = Panes::new(widths(&[Duration::from_secs(60)]));
-        let (trace, later) = (Scored::default(), Timestamp(9_000_000_000_000));
+        let (trace, later) = (TraceScores::default(), Timestamp(9_000_000_000_000));
         let before = panes.of(end, end);
         panes.observe(before, end, &trace);
         for wall in [later, end] {
@@ -521,10 +521,13 @@ mod tests {
         let set = panes.of(end, end);
         let confidence = Signal { score: Quanta(5), source: Source::Judge, is_summed: true };
         let (risk, uncertainty) = (Some(Quanta(3)), Some(Quanta(4)));
-        let trace = Scored {
+        let trace = TraceScores {
             risk: TraceRisk { risk, uncertainty, ..TraceRisk::default() },
             signals: [("confidence".into(), confidence)].into_iter().collect(),
-            unasked: Some(Box::new(Unasked { confidence: Some(Quanta(6)), ..Unasked::default() })),
+            unasked: Some(Box::new(UnjudgedScores {
+                confidence: Some(Quanta(6)),
+                ..UnjudgedScores::default()
+            })),
         };
         panes.observe(set, end, &trace);
         let took = Some(EffortBuckets::from(&Effort { model_calls: 3, ..Effort::default() }));

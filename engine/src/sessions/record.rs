@@ -1,6 +1,6 @@
 //! A trace as its session keeps it: its facts, its scores, and what it has given to its agent.
 //!
-//! Parts that many traces have in common are shared ([`Course`], [`Scored`]); parts that few have are behind a pointer ([`Rare`]).
+//! Parts that many traces have in common are shared ([`Course`], [`TraceScores`]); parts that few have are behind a pointer ([`Rare`]).
 
 use std::num::NonZeroU8;
 use std::sync::{Arc, LazyLock};
@@ -14,17 +14,18 @@ use super::bytes;
 use super::card::Marks;
 use super::chain::Link;
 use super::common::Common;
-use super::fleet::Fleet;
 use super::optional::OptionalNumber;
 use super::pane::PaneSet;
-use super::scoring::Scored;
+use super::scoring::TraceScores;
+use super::shard_agents::ShardAgents;
 use super::tally::{CountedLoops, Growths, Tally, growth};
 use super::times::{Times, ToolTimes};
 use crate::counters::Counter;
-use crate::distributions::Resources;
+use crate::distributions::TraceUsage;
 use crate::facts::{
-    AgentKey, Content, Effort, Expectation, Loop, OutputDigest, OverBy, PartialSum, Remarks,
-    ReportedScore, RunTrace, Spent, SubAgent, Tokens, ToolCall, TraceFacts, TraceState, TurnStart,
+    AgentKey, Content, CountedUsage, Effort, Expectation, Loop, OutputDigest, OverBy, PartialSum,
+    Remarks, ReportedScore, RunTrace, SubAgent, Tokens, ToolCall, TraceFacts, TraceState,
+    TurnStart,
 };
 use crate::limits::{LimitSet, RunLimit, Usage, UsageSums};
 use crate::loops::{LoopKind, Severity, worst};
@@ -45,16 +46,16 @@ pub(super) struct TraceRecord {
     /// Arrival of its newest span or record; zero: unknown.
     pub(super) arrived: Timestamp,
     pub(super) revision: u64,
-    // Read and written; `UNTOLD`: not sent, or in `rare` as they are too many for here.
+    // Read and written; `UNKNOWN`: not sent, or in `rare` as they are too many for here.
     tokens: [u32; 2],
     cost_quanta: OptionalNumber,
     pub(super) course: Arc<Course>,
-    pub(super) scored: Arc<Scored>,
+    pub(super) scored: Arc<TraceScores>,
     /// The panes that it counts in; empty exactly while it is not done.
     pub(super) panes: PaneSet,
     /// Of its calls.
     pub(super) times: Times,
-    said: Option<Box<Said>>,
+    said: Option<Box<TextFacts>>,
     rare: Option<Box<Rare>>,
     pub(super) state: TraceState,
     counted: Counted,
@@ -120,7 +121,7 @@ pub(super) struct Call {
 
 /// Parts that traces have whose spans tell texts or users.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(super) struct Said {
+pub(super) struct TextFacts {
     output: Option<OutputDigest>,
     pub(super) user: Option<Box<str>>,
     pub(super) results: Box<[ToolResult]>,
@@ -198,15 +199,15 @@ pub(super) struct CarriedOver {
 /// What a trace has added to sums, so that exactly this can be taken back.
 #[derive(Clone, Debug)]
 pub(super) struct Contribution {
-    pub(super) took: TraceTook,
-    pub(super) scored: Arc<Scored>,
+    pub(super) took: TraceEffort,
+    pub(super) scored: Arc<TraceScores>,
     pub(super) end: Timestamp,
     pub(super) panes: PaneSet,
 }
 
 /// What a trace took, and the agent among whose traces it counts.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct TraceTook {
+pub(super) struct TraceEffort {
     pub(super) agent: AgentKey,
     pub(super) start: Timestamp,
     pub(super) effort: Effort,
@@ -227,7 +228,7 @@ impl TraceRecord {
         common: &mut Common,
     ) -> Self {
         let output = update.output_digest.map(|digest| common.output(digest));
-        let mut said = Said::of(output, update.user, update.results);
+        let mut said = TextFacts::of(output, update.user, update.results);
         let tokens = update.tokens.unwrap_or_default();
         let few = few(tokens.input).zip(few(tokens.output));
         let rare = Rare {
@@ -281,7 +282,7 @@ impl TraceRecord {
             sent_end: Timestamp(update.end_unix_nano),
             arrived: Timestamp(update.touched_unix_nano),
             revision: update.revision,
-            tokens: few.map_or([UNTOLD; 2], |(input, output)| [input, output]),
+            tokens: few.map_or([UNKNOWN; 2], |(input, output)| [input, output]),
             cost_quanta: OptionalNumber::from(update.cost_quanta.map(i64::cast_unsigned)),
             course: common.course(course),
             scored: common.unscored(),
@@ -300,7 +301,7 @@ impl TraceRecord {
         size_of::<Self>()
             + self.times.bytes()
             + size_of_val(&*self.course.calls)
-            + self.said.as_deref().map_or(0, Said::bytes)
+            + self.said.as_deref().map_or(0, TextFacts::bytes)
             + self.rare().bytes()
     }
 
@@ -331,7 +332,7 @@ impl TraceRecord {
     }
 
     /// The parts that traces have whose spans tell texts or users; empty where this one has none.
-    pub(super) fn said(&self) -> &Said {
+    pub(super) fn said(&self) -> &TextFacts {
         self.said.as_deref().unwrap_or(&SILENT)
     }
 
@@ -351,7 +352,7 @@ impl TraceRecord {
             return *tokens;
         }
         let [input, output] =
-            self.tokens.map(|tokens| (tokens != UNTOLD).then_some(u64::from(tokens)));
+            self.tokens.map(|tokens| (tokens != UNKNOWN).then_some(u64::from(tokens)));
         Tokens { input, output }
     }
 
@@ -373,12 +374,16 @@ impl TraceRecord {
     }
 
     /// Seals the trace at this revision, and counts what waited for that. Returns its agent, or `None` if it is not done.
-    pub(super) fn seal(&mut self, revision: u64, fleet: &mut Fleet) -> Option<AgentKey> {
+    pub(super) fn seal(
+        &mut self,
+        revision: u64,
+        shard_agents: &mut ShardAgents,
+    ) -> Option<AgentKey> {
         if !self.is_done() || self.revision > revision {
             return None;
         }
         (self.revision, self.state) = (revision, TraceState::Sealed);
-        self.count(fleet);
+        self.count(shard_agents);
         Some(self.agent().clone())
     }
 
@@ -649,9 +654,9 @@ impl TraceRecord {
     }
 
     /// What it took, for the distributions of its agent.
-    pub(super) fn taken(&self) -> Resources {
+    pub(super) fn taken(&self) -> TraceUsage {
         let Tokens { input, output } = self.tokens();
-        Resources {
+        TraceUsage {
             usage: self.usage(),
             tells_tokens: input.or(output).is_some(),
             tells_cost: self.cost().is_some(),
@@ -659,10 +664,10 @@ impl TraceRecord {
     }
 
     /// What it has spent.
-    fn spent(&self) -> Spent {
+    fn spent(&self) -> CountedUsage {
         let Course { calls, llm_calls, adjacent_tool_repeats, .. } = &*self.course;
         let tools = calls.iter().map(|call| call.error);
-        Spent::new(self.tokens(), self.cost(), tools, *llm_calls, *adjacent_tool_repeats)
+        CountedUsage::new(self.tokens(), self.cost(), tools, *llm_calls, *adjacent_tool_repeats)
     }
 
     /// What it has given; `None` while it is not done.
@@ -676,12 +681,12 @@ impl TraceRecord {
     }
 
     /// What it took, as it counts among the traces of its agent.
-    pub(super) fn took(&self) -> TraceTook {
-        TraceTook { agent: self.agent().clone(), start: self.start, effort: self.effort() }
+    pub(super) fn took(&self) -> TraceEffort {
+        TraceEffort { agent: self.agent().clone(), start: self.start, effort: self.effort() }
     }
 
     /// Whether it would give exactly `given` with these scores.
-    pub(super) fn contributes(&self, given: &Contribution, scored: &Scored) -> bool {
+    pub(super) fn contributes(&self, given: &Contribution, scored: &TraceScores) -> bool {
         self.is_done()
             && given.end == self.end()
             && given.scored.adds_like(scored)
@@ -694,7 +699,7 @@ impl TraceRecord {
     }
 
     /// Whether its agent was told an outcome of it.
-    pub(super) fn has_told_outcome(&self) -> bool {
+    pub(super) fn has_reported_outcome(&self) -> bool {
         self.counted.outcome
     }
 
@@ -715,7 +720,7 @@ impl TraceRecord {
         if let Some(tally) = &self.rare().tally {
             return Tally { done, outcome, limits, silence, ..Tally::clone(tally) };
         }
-        let spend = if spend { self.spent() } else { Spent::default() };
+        let spend = if spend { self.spent() } else { CountedUsage::default() };
         Tally { done, outcome, spend, limits, silence, ..Tally::default() }
     }
 
@@ -723,7 +728,7 @@ impl TraceRecord {
         let spend = tally.spend == self.spent();
         let Tally { done, outcome, limits, silence, .. } = tally;
         self.counted = Counted { done, outcome, spend, limits, silence };
-        let plain = tally.loops.is_empty() && (spend || tally.spend == Spent::default());
+        let plain = tally.loops.is_empty() && (spend || tally.spend == CountedUsage::default());
         let tally = (!plain).then(|| Box::new(tally));
         self.keep(tally.is_some(), |rare| &mut rare.tally, tally);
     }
@@ -742,7 +747,7 @@ impl TraceRecord {
     }
 
     /// Gives up what its loops have counted.
-    pub(super) fn give_up_loops(&mut self, counted: &mut CountedLoops) {
+    pub(super) fn release_loop_counts(&mut self, counted: &mut CountedLoops) {
         if self.rare().tally.as_ref().is_some_and(|tally| !tally.loops.is_empty()) {
             let mut tally = self.tally();
             counted.add(&mut tally);
@@ -751,7 +756,7 @@ impl TraceRecord {
     }
 
     /// Takes of what is counted what its loops count.
-    pub(super) fn share_loops(&mut self, counted: &mut CountedLoops) {
+    pub(super) fn assign_loop_counts(&mut self, counted: &mut CountedLoops) {
         if !counted.is_empty() && self.counting_loops().next().is_some() {
             let mut tally = self.tally();
             counted.share(self.counting_loops(), &mut tally);
@@ -760,7 +765,7 @@ impl TraceRecord {
     }
 
     /// Takes all the rest of what is counted.
-    pub(super) fn take_loops(&mut self, counted: CountedLoops) {
+    pub(super) fn assign_remaining_counts(&mut self, counted: CountedLoops) {
         if !counted.is_empty() {
             let mut tally = self.tally();
             counted.leave(&mut tally);
@@ -773,14 +778,14 @@ impl TraceRecord {
         let mut counted = CountedLoops::default();
         if self.rare().link.is_some() {
             self.link(None);
-            self.give_up_loops(&mut counted);
-            self.share_loops(&mut counted);
+            self.release_loop_counts(&mut counted);
+            self.assign_loop_counts(&mut counted);
         }
         counted
     }
 
     /// Raises its agent's counters by what it has not counted yet, once it is certain whose it is.
-    pub(super) fn count(&mut self, fleet: &mut Fleet) {
+    pub(super) fn count(&mut self, shard_agents: &mut ShardAgents) {
         if self.course.uncertain {
             return;
         }
@@ -789,7 +794,7 @@ impl TraceRecord {
         if loops.peek().is_none() && (!spends || self.counted.spend) {
             return;
         }
-        let summary = fleet.summary(self.agent());
+        let summary = shard_agents.summary(self.agent());
         let mut tally = self.tally();
         tally.count_loops(loops, self.agent(), summary);
         if spends {
@@ -799,8 +804,8 @@ impl TraceRecord {
     }
 
     /// Raises the counters that are labelled with names from its spans; returns how often there was no room for a name.
-    pub(super) fn count_names(&self, fleet: &mut Fleet) -> u64 {
-        let summary = fleet.summary(self.agent());
+    pub(super) fn count_names(&self, shard_agents: &mut ShardAgents) -> u64 {
+        let summary = shard_agents.summary(self.agent());
         let mut over = 0;
         let mut count = |family, labels: &[&str], more| {
             over += u64::from(more > 0 && !summary.count_named(family, labels, more));
@@ -824,14 +829,18 @@ impl TraceRecord {
     pub(super) fn count_limits(
         &mut self,
         exceeded: impl Iterator<Item = RunLimit>,
-        fleet: &mut Fleet,
+        shard_agents: &mut ShardAgents,
     ) {
         if self.course.uncertain {
             return;
         }
         for limit in exceeded {
             if self.counted.limits.insert(limit) {
-                fleet.summary(&self.course.agent).count(Counter::RunLimits, &limit.values(), 1);
+                shard_agents.summary(&self.course.agent).count(
+                    Counter::RunLimits,
+                    &limit.values(),
+                    1,
+                );
             }
         }
     }
@@ -845,7 +854,7 @@ impl TraceRecord {
     }
 
     /// Tells its agent what it adds to a run, if that has changed, and its former agent that it adds nothing any more.
-    pub(super) fn tell_run(&mut self, run: Option<RunTrace>, fleet: &mut Fleet) {
+    pub(super) fn tell_run(&mut self, run: Option<RunTrace>, shard_agents: &mut ShardAgents) {
         let told = self.rare().run.as_deref();
         let same = match (told, &run) {
             (Some(told), Some(run)) => told.0 == *self.agent() && told.1 == *run,
@@ -857,11 +866,11 @@ impl TraceRecord {
         }
         if let Some((agent, _)) = told.filter(|told| run.is_none() || told.0 != *self.agent()) {
             let gone = RunTrace { trace_id: self.id, gone: true, ..RunTrace::default() };
-            fleet.summary(agent).tell_run(self.id, gone);
+            shard_agents.summary(agent).tell_run(self.id, gone);
         }
         let agent = self.agent().clone();
         if let Some(run) = &run {
-            fleet.summary(&agent).tell_run(self.id, run.clone());
+            shard_agents.summary(&agent).tell_run(self.id, run.clone());
         }
         self.keep(run.is_some(), |rare| &mut rare.run, run.map(|run| Box::new((agent, run))));
     }
@@ -923,7 +932,7 @@ impl Rare {
     }
 }
 
-impl Said {
+impl TextFacts {
     /// What a trace says beside its calls.
     fn of(output: Option<OutputDigest>, user: Option<String>, results: Vec<ToolResult>) -> Self {
         let (user, results) = (user.map(String::into_boxed_str), results.into_boxed_slice());
@@ -989,15 +998,15 @@ fn times_of(call: &ToolCall) -> ToolTimes {
 
 /// A number of tokens as a record has it; `None`: there is no room for it there.
 fn few(tokens: Option<u64>) -> Option<u32> {
-    let Some(tokens) = tokens else { return Some(UNTOLD) };
-    u32::try_from(tokens).ok().filter(|tokens| *tokens != UNTOLD)
+    let Some(tokens) = tokens else { return Some(UNKNOWN) };
+    u32::try_from(tokens).ok().filter(|tokens| *tokens != UNKNOWN)
 }
 
 /// A number of tokens that is not told.
-const UNTOLD: u32 = u32::MAX;
+const UNKNOWN: u32 = u32::MAX;
 
 /// These parts of a trace that has none.
-static SILENT: LazyLock<Said> = LazyLock::new(Said::default);
+static SILENT: LazyLock<TextFacts> = LazyLock::new(TextFacts::default);
 
 /// The rare parts of a trace that has none.
 static NOTHING: Rare = Rare::none();

@@ -7,8 +7,8 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 
 use super::Sessions;
 use super::evicted::EvictedSession;
-use super::fleet;
 use super::session::Session;
+use super::shard_agents;
 use super::summary::Summary;
 use crate::facts::SessionId;
 use crate::saved::{ReadError, Source};
@@ -23,7 +23,7 @@ enum Field {
     Waiting,
     RunOutcomes,
     Runs,
-    Fleet,
+    ShardAgents,
     Now,
     Evicted,
     #[serde(other)]
@@ -48,7 +48,7 @@ impl Sessions {
     }
 
     pub(super) fn put(&mut self, mut session: Session) {
-        session.settle_in(&mut self.shared);
+        session.adopt(&mut self.shared);
         self.file(Box::new(session));
     }
 }
@@ -83,8 +83,11 @@ impl<'de> Visitor<'de> for Shard<'_> {
                     stage.shared.counts.add_many("run_outcomes", "forgotten", over);
                 }
                 Field::Runs => stage.shared.runs = map.next_value()?,
-                Field::Fleet => {
-                    stage.shared.fleet.restore(map.next_value::<fleet::Saved<Summary>>()?);
+                Field::ShardAgents => {
+                    stage
+                        .shared
+                        .shard_agents
+                        .restore(map.next_value::<shard_agents::Saved<Summary>>()?);
                 }
                 Field::Now => {
                     let now = map.next_value()?;

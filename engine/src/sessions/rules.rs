@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::verdict::PASS;
-use crate::few::Few;
 use crate::limits::Limits;
 use crate::math::Quanta;
 use crate::options::{EmptyScore, LoopOptions, Profile, SessionOptions};
@@ -13,12 +12,13 @@ use crate::score::risk::{TraceRisk, risk};
 use crate::score::trajectory_gate::GateRule;
 use crate::signal::name::CONFIDENCE;
 use crate::signal::{self, SIGNALS, SignalName, loop_detection, thresholds};
+use crate::small_map::SmallMap;
 
 /// What decides about signals and scores.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     /// Weights in force.
-    pub(super) weights: Few<SignalName, f64>,
+    pub(super) weights: SmallMap<SignalName, f64>,
     /// Only the documents' signals, rounded as they do.
     pub(super) pandaprobe: bool,
     /// A score over nothing is 1.

@@ -183,8 +183,9 @@ impl RunOutcomes {
         let mut forgotten = 0;
         while self.outcomes.len() > self.max {
             let counts = self.by_tenant.iter().map(|(tenant, ages)| (*tenant, ages.len()));
-            let greediest = shares.greediest(counts).and_then(|tenant| self.by_tenant.get(&tenant));
-            let Some(oldest) = greediest.and_then(BTreeSet::first).copied() else { break };
+            let most_over_share =
+                shares.most_over_share(counts).and_then(|tenant| self.by_tenant.get(&tenant));
+            let Some(oldest) = most_over_share.and_then(BTreeSet::first).copied() else { break };
             self.remove(oldest);
             forgotten += 1;
         }

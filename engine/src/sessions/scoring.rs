@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 use super::record::{Course, TraceRecord};
 use super::rules::{Rules, four_decimals};
 use crate::facts::{Loop, OutputDigest, ReportedScore};
-use crate::few::Few;
 use crate::loops::{Evidence, LoopKind, Severity};
 use crate::math::Quanta;
-use crate::runs::{judged_outcome, told_outcome};
+use crate::runs::{judged_outcome, reported_outcome};
 use crate::score::risk::TraceRisk;
 use crate::signal::loop_detection::{self, WINDOW};
 use crate::signal::name::{CONFIDENCE, LOOP_DETECTION, OUTCOME};
 use crate::signal::{self, Facts, SignalName};
+use crate::small_map::SmallMap;
 use crate::span::Source;
 
 /// Signals by name.
-pub(super) type Signals = Few<SignalName, Signal>;
+pub(super) type Signals = SmallMap<SignalName, Signal>;
 
 /// A signal of a trace.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
@@ -36,7 +36,7 @@ pub(super) struct Signal {
 
 /// What a trace would be worth had our judge not been asked.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
-pub(super) struct Unasked {
+pub(super) struct UnjudgedScores {
     /// Its greatest weighted risk.
     pub(super) risk: Option<Quanta>,
     /// Its weighted uncertainty.
@@ -48,20 +48,20 @@ pub(super) struct Unasked {
 /// The scores of a trace and, once it is done, what it adds to panes. Scores of agents are over what all traces have, so a trace that
 /// the judge was asked about counts in them as if it had not been; with the judge's scores it counts in the judged scores.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
-pub(super) struct Scored {
+pub(super) struct TraceScores {
     /// Signals by name.
     pub(super) signals: Signals,
     /// The risk that follows from them.
     pub(super) risk: TraceRisk,
     /// Present if the trace is done and the judge gave a score that has a weight.
-    pub(super) unasked: Option<Box<Unasked>>,
+    pub(super) unasked: Option<Box<UnjudgedScores>>,
 }
 
 /// The result of scoring a trace.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scoring {
     /// The scores.
-    pub(super) scored: Scored,
+    pub(super) scored: TraceScores,
     /// The output repeats that of an earlier trace; only when the trace is done.
     pub(super) output_repeat: Option<Loop>,
     /// How many reported scores are malformed.
@@ -90,11 +90,11 @@ impl Scoring {
             let repeats = likeness.is_some_and(|score| score.to_f64() < rules.loop_threshold);
             output_repeat = repeats.then(|| self::output_repeat(trace, earlier));
         }
-        Self { scored: Scored { signals, risk, unasked }, output_repeat, malformed }
+        Self { scored: TraceScores { signals, risk, unasked }, output_repeat, malformed }
     }
 }
 
-impl Scored {
+impl TraceScores {
     /// Marks the signals that the agent of a done trace sums: those with a weight, and others of which it has sums.
     pub(super) fn sum(&mut self, rules: &Rules, mut has_sums: impl FnMut(&str) -> bool) {
         for (name, signal) in self.signals.iter_mut() {
@@ -204,7 +204,7 @@ pub(super) fn facts<'a>(
 
 /// What a trace would be worth had our judge not been asked; `None` if it said nothing that has a weight, or if the documents' profile
 /// adds up whatever there is.
-fn unasked(trace: &TraceRecord, signals: &Signals, rules: &Rules) -> Option<Unasked> {
+fn unasked(trace: &TraceRecord, signals: &Signals, rules: &Rules) -> Option<UnjudgedScores> {
     let is_judged = |(name, signal): (&SignalName, &Signal)| {
         signal.source == Source::Judge && rules.weight(name).is_some()
     };
@@ -219,7 +219,7 @@ fn unasked(trace: &TraceRecord, signals: &Signals, rules: &Rules) -> Option<Unas
     let rest = rest.map(|(name, signal)| (name, signal.score));
     let rest = rest.chain(confidence.map(|score| (&CONFIDENCE, score)));
     let TraceRisk { risk, uncertainty, .. } = rules.risk(rest);
-    Some(Unasked { risk, uncertainty, confidence })
+    Some(UnjudgedScores { risk, uncertainty, confidence })
 }
 
 /// The outcome signal of a trace, if an outcome is known.
@@ -232,7 +232,7 @@ fn outcome(
         return None;
     }
     let rare = trace.rare();
-    let of_trace = told_outcome(&rare.reported, rare.attempt.as_deref());
+    let of_trace = reported_outcome(&rare.reported, rare.attempt.as_deref());
     let judged = judged_outcome(&rare.reported);
     let (score, source) = signal::outcome::score(of_trace, of_session, judged)?;
     Some((OUTCOME.clone(), signal(score, source)))

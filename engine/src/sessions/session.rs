@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::IDLE;
 use super::card::{AgentsHeld, Listed};
 use super::common::Common;
-use super::fleet::Fleet;
+use super::compact_effort::{CompactEffort, CompactUsage};
 use super::open_traces::OpenTraces;
 use super::outcomes::SessionRuns;
 use super::pane::{Mark, PaneSet, Widths};
@@ -18,9 +18,9 @@ use super::rules::Rules;
 use super::run;
 use super::run_outcomes::RunIndex;
 use super::scoring::Scoring;
+use super::shard_agents::ShardAgents;
 use super::summary::SessionScores;
 use super::tally::Tally;
-use super::took::{Took, Used};
 use super::traces::Traces;
 use super::verdict::{self, Gates, PASS, evaluate, verdict};
 use crate::count::Counts;
@@ -48,9 +48,9 @@ pub(super) enum EvictionOrder {
 
 /// What all sessions of a shard share.
 #[derive(Clone, Debug)]
-pub(super) struct Shared {
+pub(super) struct ShardContext {
     pub(super) rules: Rules,
-    pub(super) fleet: Fleet,
+    pub(super) shard_agents: ShardAgents,
     /// Parts of trace records that many of them have in common.
     pub(super) common: Common,
     pub(super) counts: Counts,
@@ -73,7 +73,7 @@ pub(super) struct Shared {
     pub(super) stale: Vec<TraceId>,
 }
 
-impl Shared {
+impl ShardContext {
     /// Wall time, with which ends of traces are compared.
     pub(super) fn wall(&self) -> Timestamp {
         self.shift.wall(self.now)
@@ -82,7 +82,7 @@ impl Shared {
 
 /// The part of a session that changes as time passes: loops that go on, limits that are exceeded, traces that stall.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(super) struct Restless {
+pub(super) struct TimedState {
     /// When a loop or a limit stops being shown, or an open trace is silent for long enough to be shown as such.
     pub(super) deadline: Option<Timestamp>,
     /// Traces whose loops have grown.
@@ -107,7 +107,7 @@ pub(super) struct Rare {
     /// Present exactly while any of its traces belongs to a run at a task.
     pub(super) runs: Option<Box<SessionRuns>>,
     /// Whether an agent was told the session's outcome.
-    pub(super) has_told_outcome: bool,
+    pub(super) has_reported_outcome: bool,
     /// The reliability over the traces that our judge was asked about, with its scores.
     pub(super) judged: AgentReliability,
 }
@@ -143,16 +143,16 @@ pub(super) struct Session {
     unsettled: SmallVec<[TraceId; 1]>,
     pub(super) placed: Option<(AgentKey, SessionScores)>,
     /// Present exactly while it is not empty.
-    pub(super) restless: Option<Box<Restless>>,
+    pub(super) restless: Option<Box<TimedState>>,
     /// What its done traces took, without the answer.
-    pub(super) took: Took,
+    pub(super) took: CompactEffort,
     /// Whether `took` or the answer may differ from `spent`.
     #[serde(skip)]
-    pub(super) took_changed: bool,
+    pub(super) effort_changed: bool,
     /// What the session took as its agent was last told.
-    pub(super) spent: Option<Spending>,
+    pub(super) spent: Option<AnnouncedEffort>,
     /// What all of its traces have used together.
-    pub(super) used: Used,
+    pub(super) used: CompactUsage,
     /// Limits of the session whose excess is counted.
     pub(super) over: LimitSet,
     /// What its traces add to its card.
@@ -173,7 +173,7 @@ struct Replaced {
 
 /// What a session took, as its agent is told.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) struct Spending {
+pub(super) struct AnnouncedEffort {
     pub(super) agent: AgentKey,
     pub(super) start: Timestamp,
     pub(super) effort: EffortBuckets,
@@ -181,10 +181,10 @@ pub(super) struct Spending {
 
 impl Session {
     /// A session without traces.
-    pub(super) fn new(id: Arc<SessionId>, shared: &Shared) -> Self {
+    pub(super) fn new(id: Arc<SessionId>, shared: &ShardContext) -> Self {
         Self {
             id,
-            widths: shared.fleet.widths(),
+            widths: shared.shard_agents.widths(),
             traces: Traces::default(),
             rare: None,
             filed_at: Timestamp::default(),
@@ -201,10 +201,10 @@ impl Session {
             unsettled: SmallVec::new(),
             placed: None,
             restless: None,
-            took: Took::default(),
-            took_changed: false,
+            took: CompactEffort::default(),
+            effort_changed: false,
             spent: None,
-            used: Used::default(),
+            used: CompactUsage::default(),
             over: LimitSet::default(),
             listed: Listed::default(),
             trace_bytes: 0,
@@ -238,8 +238,8 @@ impl Session {
 
     /// Makes a deserialised session one of this shard: shares what it has in common with others, and translates its panes to the
     /// widths that are configured.
-    pub(super) fn settle_in(&mut self, shared: &mut Shared) {
-        let widths = shared.fleet.widths();
+    pub(super) fn adopt(&mut self, shared: &mut ShardContext) {
+        let widths = shared.shard_agents.widths();
         for record in self.traces.iter_mut() {
             shared.common.share(record);
             record.panes = record.panes.translated(&self.widths, &widths);
@@ -290,7 +290,7 @@ impl Session {
         self.rare.get_or_insert_default()
     }
 
-    /// When `refresh` has something to change; see [`Restless::deadline`].
+    /// When `refresh` has something to change; see [`TimedState::deadline`].
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         self.restless.as_ref()?.deadline
     }
@@ -306,17 +306,18 @@ impl Session {
         update: Box<TraceFacts>,
         source: Arc<str>,
         tally: Option<Tally>,
-        shared: &mut Shared,
+        shared: &mut ShardContext,
     ) {
         self.touch(Timestamp(update.touched_unix_nano), shared);
         let unnamed = AgentKey::default();
         let is_certain = !update.uncertain;
         let key = update.agent.as_ref().unwrap_or(&unnamed);
-        let (agent, overflow) = shared.fleet.resolve(key, is_certain);
+        let (agent, overflow) = shared.shard_agents.resolve(key, is_certain);
         overflow.into_iter().for_each(|why| shared.counts.add("trace_updates", why));
-        let summary = shared.fleet.hold(&agent, is_certain);
+        let summary = shared.shard_agents.hold(&agent, is_certain);
         summary.active = shared.now;
-        summary.heard = summary.heard.max(Timestamp(update.heard_unix_nano).min(shared.now));
+        summary.last_heard =
+            summary.last_heard.max(Timestamp(update.last_heard_unix_nano).min(shared.now));
         let last = self.traces.last_place();
         let record = TraceRecord::new(update, agent, source, &mut shared.common);
         let (trace, place) = (record.id, record.position());
@@ -324,7 +325,7 @@ impl Session {
             rare.left.remove(&trace);
         }
         if tally.as_ref().is_some_and(|tally| tally.session_outcome) {
-            self.rare_mut().has_told_outcome = true;
+            self.rare_mut().has_reported_outcome = true;
         }
         let runs = self.change_run(trace, Some(&record), shared);
         let mut stale = std::mem::take(&mut shared.stale);
@@ -332,7 +333,7 @@ impl Session {
         stale.push(trace);
         let places = [place, before.unwrap_or(place)];
         stale.extend(self.relink(&places[..1 + usize::from(before.is_some())], shared));
-        stale.extend(self.outlived(last));
+        stale.extend(self.traces_with_changed_outcome(last));
         stale.extend(self.outlived_in_runs(runs));
         stale.sort_unstable();
         stale.dedup();
@@ -363,7 +364,7 @@ impl Session {
         mut record: TraceRecord,
         tally: Option<Tally>,
         stale: &mut Vec<TraceId>,
-        shared: &mut Shared,
+        shared: &mut ShardContext,
     ) -> Replaced {
         let place = record.position();
         self.used = self.used.sums().plus(record.usage().sums).into();
@@ -385,7 +386,7 @@ impl Session {
         old.end_silence(&record, shared.since, shared.rules.stall_after);
         self.used = self.used.sums().minus(old.usage().sums).into();
         self.trace_bytes -= old.bytes();
-        shared.fleet.summary(old.agent()).held -= 1;
+        shared.shard_agents.summary(old.agent()).held -= 1;
         let given = old.contribution();
         if old.start == record.start && old.output() == record.output() {
             let old = std::mem::replace(old, record);
@@ -406,7 +407,7 @@ impl Session {
         &mut self,
         trace: TraceId,
         revision: u64,
-        shared: &mut Shared,
+        shared: &mut ShardContext,
     ) -> Option<Tally> {
         let left = &mut self.rare_mut().left;
         if left.len() < shared.rules.max_traces || left.contains_key(&trace) {
@@ -429,11 +430,11 @@ impl Session {
             self.listed.agents = AgentsHeld::Unknown;
         }
         if let Some(given) = record.contribution() {
-            self.retract(&given, trace, shared);
+            self.remove_contribution(&given, trace, shared);
             self.retake(Some(given.took), None, shared);
         }
-        record.tell_run(None, &mut shared.fleet);
-        shared.fleet.summary(record.agent()).held -= 1;
+        record.tell_run(None, &mut shared.shard_agents);
+        shared.shard_agents.summary(record.agent()).held -= 1;
         self.unsettled.retain(|other| *other != trace);
         if let Some(restless) = &mut self.restless {
             restless.growing.remove(&trace);
@@ -441,9 +442,9 @@ impl Session {
         }
         self.leave_limits(trace, &shared.rules);
         let mut stale: Vec<TraceId> = self.traces.after(record.position()).collect();
-        self.leave_loops(&mut record);
+        self.hand_on_loop_counts(&mut record);
         stale.extend(self.relink(&[record.position()], shared));
-        stale.extend(self.outlived(last));
+        stale.extend(self.traces_with_changed_outcome(last));
         stale.extend(self.outlived_in_runs(runs));
         stale.sort_unstable();
         stale.dedup();
@@ -456,7 +457,7 @@ impl Session {
     }
 
     /// Counts the verdicts of traces that are done for the first time, in the order of their starts.
-    pub(super) fn settle(&mut self, shared: &mut Shared) {
+    pub(super) fn settle(&mut self, shared: &mut ShardContext) {
         let mut unsettled = std::mem::take(&mut self.unsettled);
         unsettled.sort_unstable_by_key(|trace| self.traces.number(*trace));
         for trace in unsettled {
@@ -470,20 +471,20 @@ impl Session {
             let (record, earlier) = (&self.traces[number], self.traces.earlier(number));
             let done = verdict::done(record, &self.id, earlier, &shared.rules);
             let mut gates = shared.common.room_for_gates(&self.gates);
-            evaluate(record, done, &mut gates, &shared.rules, &mut shared.fleet);
+            evaluate(record, done, &mut gates, &shared.rules, &mut shared.shard_agents);
             self.gates = shared.common.gates(gates);
-            let over = record.count_names(&mut shared.fleet);
+            let over = record.count_names(&mut shared.shard_agents);
             shared.counts.add_many("label_values_limited", "agent_names", over);
-            let silences = &mut shared.fleet.summary(record.agent()).silences;
+            let silences = &mut shared.shard_agents.summary(record.agent()).silences;
             let quiet = record.silent_for(shared.now, shared.since);
             let lost = record.lost(quiet, shared.rules.stall_after);
             silences.count(record.silence(), lost, shared.now);
-            self.traces[number].count(&mut shared.fleet);
+            self.traces[number].count(&mut shared.shard_agents);
         }
     }
 
     /// Closes the session and counts its verdict, once.
-    pub(super) fn close(&mut self, reason: &str, shared: &mut Shared) {
+    pub(super) fn close(&mut self, reason: &str, shared: &mut ShardContext) {
         self.settle(shared);
         self.closed = true;
         self.tell_outcome(shared);
@@ -492,7 +493,7 @@ impl Session {
     }
 
     /// Counts the session's verdict, once, as soon as it is certain whose the session is.
-    fn count_close(&mut self, reason: &str, shared: &mut Shared) {
+    fn count_close(&mut self, reason: &str, shared: &mut ShardContext) {
         let first = self.first().filter(|first| !first.course.uncertain);
         let Some(agent) = first.map(|first| first.agent().clone()).filter(|_| !self.close_counted)
         else {
@@ -501,7 +502,7 @@ impl Session {
         self.close_counted = true;
         let (scores, worst) = (self.scores(&shared.rules), self.worst());
         let verdict = verdict(scores.reliability(), PASS);
-        let summary = shared.fleet.summary(&agent);
+        let summary = shared.shard_agents.summary(&agent);
         summary.count(Counter::SessionsClosed, &[reason, verdict.name()], 1);
         summary.close(scores, worst);
     }
@@ -513,7 +514,7 @@ impl Session {
 
     /// Ends a closed session, whose verdicts are all counted: what it has given to its agents stays. Returns its traces that are not
     /// sealed, of which updates may still come.
-    pub(super) fn evict(mut self, shared: &mut Shared) -> Vec<TraceId> {
+    pub(super) fn evict(mut self, shared: &mut ShardContext) -> Vec<TraceId> {
         shared.runs.forget(&self.id, self.rare().runs.as_deref());
         if let Some(restless) = &mut self.restless {
             restless.stand(BTreeMap::new(), shared);
@@ -525,8 +526,8 @@ impl Session {
             let open = record.panes.is_empty() || record.course.uncertain;
             shared.counts.add_many("sessions", "trace_not_done", u64::from(open));
             // No update of it is taken any more.
-            record.seal(record.revision, &mut shared.fleet);
-            shared.fleet.summary(record.agent()).held -= 1;
+            record.seal(record.revision, &mut shared.shard_agents);
+            shared.shard_agents.summary(record.agent()).held -= 1;
         }
         unsealed
     }
@@ -563,7 +564,7 @@ impl Session {
     }
 
     /// Takes note of an arrival: a closed session to which more comes is open again.
-    pub(super) fn touch(&mut self, at: Timestamp, shared: &Shared) {
+    pub(super) fn touch(&mut self, at: Timestamp, shared: &ShardContext) {
         // A time that is unknown, or ahead of ours, stands for now.
         let at = if at.0 == 0 { shared.now } else { at.min(shared.now) };
         if at > self.touched {
@@ -578,13 +579,13 @@ impl Session {
         &mut self,
         trace: TraceId,
         former: Option<Contribution>,
-        shared: &mut Shared,
+        shared: &mut ShardContext,
     ) -> u64 {
         let Some(number) = self.traces.number(trace) else { return 0 };
         let record = &self.traces[number];
-        let outcome = self.told_outcome(number);
-        let Shared { rules, fleet, common, .. } = shared;
-        let has_sums = |name: &str| fleet.summary(record.agent()).admits(name);
+        let outcome = self.reported_outcome(number);
+        let ShardContext { rules, shard_agents, common, .. } = shared;
+        let has_sums = |name: &str| shard_agents.summary(record.agent()).admits(name);
         let earlier = self.traces.earlier(number);
         let signals = common.room_for_signals();
         let Scoring { mut scored, output_repeat, malformed } =
@@ -609,10 +610,10 @@ impl Session {
         if !same {
             let took = record.is_done().then(|| record.took());
             if let Some(given) = &given {
-                self.retract(given, trace, shared);
+                self.remove_contribution(given, trace, shared);
             }
             if took.is_some() {
-                self.give(number, shared);
+                self.add_contribution(number, shared);
             }
             self.retake(given.map(|given| given.took), took, shared);
         }
@@ -621,7 +622,7 @@ impl Session {
     }
 
     /// Counts, and tells agents, what follows from the scores of a trace.
-    fn follow_up(&mut self, number: usize, shared: &mut Shared) {
+    fn follow_up(&mut self, number: usize, shared: &mut ShardContext) {
         let record = &mut self.traces[number];
         let is_given = !record.panes.is_empty();
         if is_given && !record.is_settled() && !record.course.uncertain {
@@ -630,25 +631,25 @@ impl Session {
             }
         } else if is_given
             && record.is_settled()
-            && !record.has_told_outcome()
+            && !record.has_reported_outcome()
             && verdict::outcome(record).is_some()
         {
             let told = verdict::told_later(record, &self.id, shared.shift.wall(record.arrived));
-            shared.fleet.summary(record.agent()).tell_done(told);
+            shared.shard_agents.summary(record.agent()).tell_done(told);
             record.tell_outcome();
         }
-        record.count(&mut shared.fleet);
+        record.count(&mut shared.shard_agents);
         let reports = &self.rare.as_deref().unwrap_or(&NOTHING).reports;
         let run = run::trace(record, &self.id, reports, &shared.rules);
-        record.tell_run(run, &mut shared.fleet);
+        record.tell_run(run, &mut shared.shard_agents);
     }
 
     /// Adds a done trace to the sums of its agent and of this session.
-    fn give(&mut self, number: usize, shared: &mut Shared) {
+    fn add_contribution(&mut self, number: usize, shared: &mut ShardContext) {
         let wall = shared.wall();
         let record = &mut self.traces[number];
         let (agent, end) = (record.agent().clone(), record.end());
-        let (panes, missed) = shared.fleet.summary(&agent).observe(record, wall);
+        let (panes, missed) = shared.shard_agents.summary(&agent).observe(record, wall);
         record.panes = panes;
         shared.counts.add_many("panes", "outside_window", missed as u64);
         let scored = &record.scored;
@@ -668,10 +669,15 @@ impl Session {
     }
 
     /// Takes back what a trace has given to the sums of its agent and of this session.
-    fn retract(&mut self, given: &Contribution, trace: TraceId, shared: &mut Shared) {
+    fn remove_contribution(
+        &mut self,
+        given: &Contribution,
+        trace: TraceId,
+        shared: &mut ShardContext,
+    ) {
         let Contribution { took, scored, end, .. } = given;
         let agent = &took.agent;
-        shared.fleet.summary(agent).forget(trace, given);
+        shared.shard_agents.summary(agent).forget(trace, given);
         scored.own_risk().into_iter().for_each(|risk| self.reliability.forget(risk));
         if let Some(uncertainty) = scored.own_uncertainty() {
             self.change_consistency(|consistency| consistency.forget(uncertainty));
@@ -700,19 +706,19 @@ impl Session {
     }
 
     /// Moves the session into the panes of an agent's newest trace, which ended at `newest`; `None` takes it out of all panes.
-    fn mark(&mut self, agent: &AgentKey, newest: Option<Timestamp>, shared: &mut Shared) {
+    fn mark(&mut self, agent: &AgentKey, newest: Option<Timestamp>, shared: &mut ShardContext) {
         let wall = shared.wall();
         let took = self.spent.as_ref().filter(|spent| spent.agent == *agent);
         let took = took.map(|spent| spent.effort);
         let (Ok(at) | Err(at)) = self.place_of_mark(agent);
         let before = self.mark_of(agent).map(|_| self.marks.remove(at).1);
-        if let Some(mark) = shared.fleet.summary(agent).mark(before, newest, wall, took) {
+        if let Some(mark) = shared.shard_agents.summary(agent).mark(before, newest, wall, took) {
             self.marks.insert(at, (agent.clone(), mark));
         }
     }
 
     /// Counts the signals of a done trace for which its agent has no room.
-    pub(super) fn note_refused(&self, trace: TraceId, shared: &mut Shared) {
+    pub(super) fn note_refused(&self, trace: TraceId, shared: &mut ShardContext) {
         let record = self.traces.get(trace).filter(|record| !record.panes.is_empty());
         let Some(record) = record else { return };
         let refused = record.scored.signals.values().filter(|signal| !signal.is_summed).count();
@@ -726,7 +732,7 @@ impl Session {
         if !may_be_silent && !grows && self.restless.is_none() {
             return;
         }
-        let Restless { open, growing, .. } = &mut **self.restless.get_or_insert_default();
+        let TimedState { open, growing, .. } = &mut **self.restless.get_or_insert_default();
         if may_be_silent {
             open.insert(trace, record.arrived);
         } else {
@@ -747,7 +753,7 @@ impl Rare {
             left: BTreeMap::new(),
             reports: BTreeMap::new(),
             runs: None,
-            has_told_outcome: false,
+            has_reported_outcome: false,
             judged: AgentReliability::new(),
         }
     }

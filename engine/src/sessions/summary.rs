@@ -14,17 +14,17 @@ use super::pane::{Mark, PaneSet, Panes, Widths};
 use super::record::{Contribution, TraceRecord};
 use super::verdict::Verdict;
 use crate::counters::{Counter, Counters, Labels};
-use crate::distributions::{Distribution, Distributions, Resources};
+use crate::distributions::{Distribution, Distributions, TraceUsage};
 use crate::facts::{
     DoneTrace, Effort, LastTrace, OVERFLOW, RunTrace, ScoreHistogram, SessionFacts, Silences,
 };
-use crate::few::Few;
 use crate::limits::Cause;
 use crate::math::Quanta;
 use crate::options::AgentOptions;
 use crate::predict::{EffortBuckets, Spread, StartedRun};
-use crate::score::trajectory_gate::Verdict as Turn;
+use crate::score::trajectory_gate::GateStep;
 use crate::signal::SignalName;
+use crate::small_map::SmallMap;
 use crate::span::{Timestamp, TraceId};
 
 /// How far the clocks of clients may be ahead of ours.
@@ -38,7 +38,7 @@ pub(super) struct Summary {
     /// When a trace of it was last handled.
     pub(super) active: Timestamp,
     /// When a span or log record of it last arrived, or was found to be its own.
-    pub(super) heard: Timestamp,
+    pub(super) last_heard: Timestamp,
     /// Whether no trace is certain to be its own.
     pub(super) uncertain: bool,
     /// Whether an update about it has been sent.
@@ -66,7 +66,7 @@ pub(super) struct Summary {
     pub(super) looping: u64,
     open: Scores,
     closed: Closed,
-    signals: Few<SignalName, Judged>,
+    signals: SmallMap<SignalName, Judged>,
     other_signals: BTreeSet<String>,
     #[serde(skip)]
     max_signals: usize,
@@ -145,7 +145,7 @@ impl Summary {
             held: 0,
             uncertain: true,
             active: Timestamp::default(),
-            heard: Timestamp::default(),
+            last_heard: Timestamp::default(),
             announced: false,
             changed: false,
             panes: Panes::new(widths),
@@ -160,7 +160,7 @@ impl Summary {
             looping: 0,
             open: Scores::default(),
             closed: Closed::default(),
-            signals: Few::default(),
+            signals: SmallMap::default(),
             other_signals: BTreeSet::new(),
             max_signals,
             names: BTreeSet::new(),
@@ -240,7 +240,7 @@ impl Summary {
         self.closed = Closed::default();
         self.distributions = Distributions::default();
         self.names.clear();
-        self.signals = Few::default();
+        self.signals = SmallMap::default();
     }
 
     /// Adds a done trace; returns its panes, and how many windows it is outside of.
@@ -340,12 +340,12 @@ impl Summary {
     }
 
     /// Adds a session that runs away.
-    pub(super) fn run_away(&mut self, cause: Cause) {
+    pub(super) fn add_runaway(&mut self, cause: Cause) {
         *self.runaways.entry(cause).or_default() += 1;
     }
 
     /// Takes out a session that runs away no longer.
-    pub(super) fn calm_down(&mut self, cause: Cause) {
+    pub(super) fn remove_runaway(&mut self, cause: Cause) {
         if let Some(sessions) = self.runaways.get_mut(&cause) {
             *sessions -= 1;
         }
@@ -353,11 +353,11 @@ impl Summary {
     }
 
     /// Adds to the distributions what a trace took that is done for the first time.
-    pub(super) fn take(&mut self, taken: &Resources) {
+    pub(super) fn take(&mut self, taken: &TraceUsage) {
         self.distributions.observe(taken);
     }
 
-    /// The counts of a signal; signals are looked up in order, as [`Few::or_default_next`] does.
+    /// The counts of a signal; signals are looked up in order, as [`SmallMap::or_default_next`] does.
     pub(super) fn judged(&mut self, next: &mut usize, signal: &SignalName) -> &mut Judged {
         self.signals.or_default_next(next, signal)
     }
@@ -378,12 +378,12 @@ impl Summary {
         let mut counters = self.counters.with_room(labels * self.signals.len());
         let breaches = self.signals.iter_mut().flat_map(|(signal, judged)| {
             let of_gate = judged.breaches.iter_mut().zip(BREACHES);
-            of_gate.filter_map(|(of, breach)| of.tell(signal, breach))
+            of_gate.filter_map(|(of, breach)| of.count_of(signal, breach))
         });
         counters.insert(Counter::GateBreaches, breaches);
         let evaluations = self.signals.iter_mut().flat_map(|(signal, judged)| {
             let verdicts = judged.evaluations.iter_mut().zip(Verdict::ALL);
-            verdicts.filter_map(|(of, verdict)| of.tell(signal, verdict.name()))
+            verdicts.filter_map(|(of, verdict)| of.count_of(signal, verdict.name()))
         });
         counters.insert(Counter::TraceEvaluations, evaluations);
         counters
@@ -397,9 +397,9 @@ impl Summary {
 
     /// The update, with the panes that changed; the caller fills in which agent it is, and when.
     pub(super) fn drain(&mut self) -> SessionFacts {
-        let mut distributions = Few::with_capacity(Distribution::ALL.len());
+        let mut distributions = SmallMap::with_capacity(Distribution::ALL.len());
         distributions.extend(self.distributions.message());
-        let mut trace_signals = Few::with_capacity(self.signals.len());
+        let mut trace_signals = SmallMap::with_capacity(self.signals.len());
         trace_signals.extend(self.signals.iter().filter_map(signal));
         // All fields are named, as the parts of a default would be made in vain.
         SessionFacts {
@@ -407,7 +407,7 @@ impl Summary {
             last: self.last.iter().map(last_trace).collect(),
             counters: self.counters(),
             earlier: self.earlier.clone(),
-            heard_unix_nano: self.heard.0,
+            last_heard_unix_nano: self.last_heard.0,
             sessions_active: self.sessions_active,
             silences: self.silences.clone(),
             distributions,
@@ -445,7 +445,7 @@ impl Judged {
     }
 
     /// Counts what the trajectory gate finds.
-    pub(super) fn turn(&mut self, turn: Turn) {
+    pub(super) fn turn(&mut self, turn: GateStep) {
         for (breach, is_one) in self.breaches.iter_mut().zip([turn.regressed, turn.stalled]) {
             breach.value += u64::from(is_one);
         }
@@ -454,7 +454,7 @@ impl Judged {
 
 impl Counted {
     /// The counter with its labels, unless it is zero.
-    fn tell(&mut self, signal: &SignalName, label: &str) -> Option<(Labels, u64)> {
+    fn count_of(&mut self, signal: &SignalName, label: &str) -> Option<(Labels, u64)> {
         let labels = || [signal.to_string(), label.to_owned()].into();
         (self.value > 0).then(|| (Arc::clone(self.labels.get_or_insert_with(labels)), self.value))
     }

@@ -190,19 +190,19 @@ impl SessionTable {
     }
 
     /// The tenant with the most sessions in proportion to its share, counting one more for the tenant of a session that is to come.
-    pub(super) fn greediest(
+    pub(super) fn most_over_share(
         &self,
         shares: &Shares,
         newcomer: Option<TenantHash>,
     ) -> Option<TenantHash> {
         let more = |tenant: TenantHash| usize::from(newcomer == Some(tenant));
         let held = self.filed.0.iter();
-        shares.greediest(held.map(|(tenant, own)| (*tenant, own.len + more(*tenant))))
+        shares.most_over_share(held.map(|(tenant, own)| (*tenant, own.len + more(*tenant))))
     }
 
     /// The tenant whose sessions take the most bytes in proportion to its share.
     pub(super) fn greediest_in_bytes(&self, shares: &Shares) -> Option<TenantHash> {
-        shares.greediest(self.filed.0.iter().map(|(tenant, own)| (*tenant, own.bytes)))
+        shares.most_over_share(self.filed.0.iter().map(|(tenant, own)| (*tenant, own.bytes)))
     }
 
     /// The session of a tenant to evict first; of several that are filed alike the first by id.

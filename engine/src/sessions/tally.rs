@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 
 use super::summary::Summary;
 use crate::counters::Counter;
-use crate::facts::{AgentKey, Loop, Spent, TraceFacts};
-use crate::few::Few;
+use crate::facts::{AgentKey, CountedUsage, Loop, TraceFacts};
 use crate::limits::LimitSet;
 use crate::loops::{Evidence, LoopKind, LoopLabels, Severity};
-use crate::runs::told_outcome;
+use crate::runs::reported_outcome;
+use crate::small_map::SmallMap;
 use crate::span::Timestamp;
 
 /// What one trace has counted.
@@ -30,8 +30,8 @@ pub(super) struct Tally {
     pub(super) outcome: bool,
     /// Whether an agent was told the outcome of the session that the trace left, and this outcome goes with the trace.
     pub(super) session_outcome: bool,
-    pub(super) loops: Few<AgentKey, Loops>,
-    pub(super) spend: Spent,
+    pub(super) loops: SmallMap<AgentKey, Loops>,
+    pub(super) spend: CountedUsage,
     /// Limits whose excess is counted.
     pub(super) limits: LimitSet,
     /// The level of the longest silence of the open trace that something ended, and one; it counts with the verdicts.
@@ -41,21 +41,21 @@ pub(super) struct Tally {
 /// What the loops of one trace have counted towards one agent.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Loops {
-    entries: Few<LoopKind, u64>,
-    reached: Few<LoopLabels, u64>,
+    entries: SmallMap<LoopKind, u64>,
+    reached: SmallMap<LoopLabels, u64>,
     // By evidence, over loops that weigh.
-    wasted_input: Few<Evidence, u64>,
-    wasted_output: Few<Evidence, u64>,
+    wasted_input: SmallMap<Evidence, u64>,
+    wasted_output: SmallMap<Evidence, u64>,
     /// In 1e-12 USD.
-    wasted_cost: Few<Evidence, u64>,
+    wasted_cost: SmallMap<Evidence, u64>,
 }
 
 /// What loops of several traces have counted, by agent, to be shared out among these traces.
 #[derive(Debug, Default)]
-pub(super) struct CountedLoops(Few<AgentKey, Loops>);
+pub(super) struct CountedLoops(SmallMap<AgentKey, Loops>);
 
 /// How far the loops of a trace have grown, by kind and evidence.
-pub(super) type Growths = Few<(LoopKind, Evidence), Growth>;
+pub(super) type Growths = SmallMap<(LoopKind, Evidence), Growth>;
 
 /// How far the loops of one kind have grown.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -94,7 +94,7 @@ impl Tally {
     /// Whether nothing was counted.
     pub(super) fn is_nothing(&self) -> bool {
         let Self { done, outcome, session_outcome, loops, spend, limits, silence } = self;
-        let nothing = (Spent::default(), LimitSet::default(), None);
+        let nothing = (CountedUsage::default(), LimitSet::default(), None);
         let flags = [done, outcome, session_outcome];
         !flags.contains(&&true) && loops.is_empty() && (*spend, *limits, *silence) == nothing
     }
@@ -116,7 +116,7 @@ impl Tally {
     }
 
     /// Counts the spend that is not counted yet.
-    pub(super) fn count_spend(&mut self, all: Spent, summary: &mut Summary) {
+    pub(super) fn count_spend(&mut self, all: CountedUsage, summary: &mut Summary) {
         let spend = &mut self.spend;
         let mut count = |family, labels: &[&str], counted: &mut u64, value| {
             summary.count(family, labels, excess(counted, value));
@@ -209,7 +209,7 @@ impl Loops {
             }
         }
         if labels.evidence.weighs() {
-            let add = |sums: &mut Few<Evidence, u64>, more: Option<u64>| {
+            let add = |sums: &mut SmallMap<Evidence, u64>, more: Option<u64>| {
                 let sum = sums.or_default(labels.evidence);
                 *sum = sum.saturating_add(more.unwrap_or(0));
             };
@@ -254,8 +254,8 @@ impl Loops {
 /// Raises counts to those of `fresh`, and tells by how much. The counts of one kind rise together by no more than their sum has risen: a
 /// loop of which a result arrives later stays counted once, as it was known first.
 fn raise<K: Copy + Ord, G: PartialEq>(
-    counted: &mut Few<K, u64>,
-    fresh: &Few<K, u64>,
+    counted: &mut SmallMap<K, u64>,
+    fresh: &SmallMap<K, u64>,
     kind: impl Fn(K) -> G,
     mut tell: impl FnMut(K, u64),
 ) {
@@ -271,11 +271,11 @@ fn raise<K: Copy + Ord, G: PartialEq>(
 /// Takes counts up to those that are wanted of a kind: first those of the same keys, then others, which a loop was counted under before
 /// more was known of it.
 fn take<K: Copy + Ord, G: PartialEq>(
-    counted: &mut Few<K, u64>,
-    wanted: &Few<K, u64>,
+    counted: &mut SmallMap<K, u64>,
+    wanted: &SmallMap<K, u64>,
     kind: impl Fn(K) -> G,
-) -> Few<K, u64> {
-    let mut taken = Few::default();
+) -> SmallMap<K, u64> {
+    let mut taken = SmallMap::default();
     for is_same in [true, false] {
         for (key, count) in counted.iter_mut() {
             let room = if is_same {
@@ -295,12 +295,16 @@ fn take<K: Copy + Ord, G: PartialEq>(
 }
 
 /// The sum of the counts of the same kind as that of a key.
-fn sum<K: Copy + Ord, G: PartialEq>(counts: &Few<K, u64>, key: K, kind: impl Fn(K) -> G) -> u64 {
+fn sum<K: Copy + Ord, G: PartialEq>(
+    counts: &SmallMap<K, u64>,
+    key: K,
+    kind: impl Fn(K) -> G,
+) -> u64 {
     let alike = counts.iter().filter(|(other, _)| kind(**other) == kind(key));
     alike.map(|(_, count)| *count).fold(0, u64::saturating_add)
 }
 
-fn join<K: Ord>(counts: &mut Few<K, u64>, more: Few<K, u64>) {
+fn join<K: Ord>(counts: &mut SmallMap<K, u64>, more: SmallMap<K, u64>) {
     for (key, more) in more {
         let count = counts.or_default(key);
         *count = count.saturating_add(more);
@@ -337,7 +341,7 @@ pub(super) fn growth(loops: &[Loop], before: &Growths, at: Timestamp) -> Growths
 }
 
 fn outcome(update: &TraceFacts) -> bool {
-    told_outcome(&update.reported, update.attempt.as_deref()).is_some()
+    reported_outcome(&update.reported, update.attempt.as_deref()).is_some()
 }
 
 fn excess(counted: &mut u64, value: u64) -> u64 {

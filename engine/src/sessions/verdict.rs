@@ -4,23 +4,23 @@
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-use super::fleet::Fleet;
 use super::record::TraceRecord;
 use super::rules::Rules;
 use super::scoring::{Signal, Signals};
+use super::shard_agents::ShardAgents;
 use super::summary::Summary;
 use crate::counters::Counter;
 use crate::facts::{DoneTrace, Expectation, ExpectedStatus, SessionId, TurnStart};
-use crate::few::Few;
 use crate::math::Quanta;
-use crate::runs::told_outcome;
+use crate::runs::reported_outcome;
 use crate::score::trajectory_gate::TrajectoryGate;
 use crate::signal::name::{CONFIDENCE, LOOP_DETECTION, TOOL_LOOP};
 use crate::signal::{SignalName, tool_loop};
+use crate::small_map::SmallMap;
 use crate::span::{Source, Timestamp};
 
 /// The trajectory gates of a session, by signal.
-pub(super) type Gates = Few<SignalName, TrajectoryGate>;
+pub(super) type Gates = SmallMap<SignalName, TrajectoryGate>;
 
 /// Counts the verdicts of a trace that is done for the first time.
 pub(super) fn evaluate(
@@ -28,10 +28,10 @@ pub(super) fn evaluate(
     done: DoneTrace,
     gates: &mut Gates,
     rules: &Rules,
-    fleet: &mut Fleet,
+    shard_agents: &mut ShardAgents,
 ) {
     let scored = &*trace.scored;
-    let summary = fleet.summary(trace.agent());
+    let summary = shard_agents.summary(trace.agent());
     summary.count(Counter::Traces, &[], 1);
     summary.take(&trace.taken());
     summary.tell_done(done);
@@ -168,7 +168,7 @@ pub(super) fn told_later(trace: &TraceRecord, session: &SessionId, wall: Timesta
 
 /// Whether the trace succeeded, if anybody reported it.
 pub(super) fn outcome(trace: &TraceRecord) -> Option<bool> {
-    told_outcome(&trace.rare().reported, trace.rare().attempt.as_deref())
+    reported_outcome(&trace.rare().reported, trace.rare().attempt.as_deref())
 }
 
 fn named(trace: &TraceRecord, session: &SessionId) -> DoneTrace {

@@ -11,7 +11,7 @@ use super::session::Session;
 use crate::facts::{
     Expectation, ExpectedLayer, Loop, Remarks, ReportedScore, Step, Tokens, ToolCall,
 };
-use crate::limits::Run;
+use crate::limits::LimitScope;
 use crate::math::{Quanta, ratio};
 use crate::score::agent_reliability::band;
 use crate::signal::{CONSTRAINT_VIOLATION, SignalName, thresholds};
@@ -94,7 +94,7 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
     let remarks = rare.remarks.as_deref().unwrap_or(&NO_REMARKS);
     let signals = held.scored.signals.iter();
     let usage = held.usage();
-    let exceeded = rules.limits.exceeded(held.named(), Run::Trace, &usage);
+    let exceeded = rules.limits.exceeded(held.named(), LimitScope::Trace, &usage);
     let weighed = rules.risks(scores(&held.scored.signals));
     TraceView {
         trace_id: held.id.to_string(),

@@ -26,7 +26,7 @@ const HALF: f64 = 0.5;
 
 /// Whether a reported score says that the task succeeded: as its label does, if that says either, else, of a grade, whether it is at least
 /// the signal's threshold; `None` if it is no outcome, or one that only 1 makes a success, as a reward.
-pub fn told(
+pub fn success_of(
     name: &str,
     label: Option<bool>,
     score: Quanta,
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn a_label_goes_before_a_grade_and_a_grade_has_a_threshold() {
         let at = |name, label, tenths: i64, threshold| {
-            told(name, label, Quanta(Quanta::ONE / 10 * tenths), threshold)
+            success_of(name, label, Quanta(Quanta::ONE / 10 * tenths), threshold)
         };
         for grade in ["task_completion", "goal_success"] {
             assert_eq!(

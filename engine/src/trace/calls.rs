@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::span_view::{ArgumentsView, Model, Said, SpanView, Tool};
+use super::span_view::{ArgumentsView, Model, SpanView, TextView, Tool};
 use crate::span::{IdHash, SpanId, Status, Timestamp, is_same_value, placed};
 
 /// A model call, put together from one span or several.
@@ -26,8 +26,8 @@ pub(super) struct ModelCall<'s> {
 #[derive(Clone, Copy, Debug)]
 struct ModelSources<'s> {
     model: Option<Model<'s>>,
-    input: Option<Said<'s>>,
-    output: Option<Said<'s>>,
+    input: Option<TextView<'s>>,
+    output: Option<TextView<'s>>,
 }
 
 /// A tool call, put together from one span or several.
@@ -53,7 +53,7 @@ pub(super) struct ToolSpan<'s> {
 #[derive(Clone, Copy, Debug)]
 struct ToolSources<'s> {
     tool: Option<Tool<'s>>,
-    output: Option<Said<'s>>,
+    output: Option<TextView<'s>>,
 }
 
 impl<'s> ModelCall<'s> {
@@ -101,11 +101,11 @@ impl<'s> ModelCall<'s> {
         self.sources.as_ref().map_or_else(|| self.span.model_details(), |sources| sources.model)
     }
 
-    pub(super) fn input(&self) -> Option<Said<'s>> {
+    pub(super) fn input(&self) -> Option<TextView<'s>> {
         self.sources.as_ref().map_or_else(|| self.span.input(), |sources| sources.input)
     }
 
-    pub(super) fn output(&self) -> Option<Said<'s>> {
+    pub(super) fn output(&self) -> Option<TextView<'s>> {
         self.sources.as_ref().map_or_else(|| self.span.output(), |sources| sources.output)
     }
 }
@@ -131,7 +131,7 @@ impl<'s> ToolSpan<'s> {
         self.sources.as_ref().map_or_else(|| self.span.tool(), |sources| sources.tool)
     }
 
-    pub(super) fn output(&self) -> Option<Said<'s>> {
+    pub(super) fn output(&self) -> Option<TextView<'s>> {
         self.sources.as_ref().map_or_else(|| self.span.output(), |sources| sources.output)
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bytes::{Bytes, of_attempt, of_remarks};
 use super::rows::Rare;
-use super::span_view::{ArgumentsView, Model, Named, Said, Tool};
+use super::span_view::{ArgumentsView, Model, Named, TextView, Tool};
 use super::symbol::{Symbol, Symbols};
 use crate::math::Quanta;
 use crate::span::{Arguments, IdHash, ModelFacts, Text, Tokens, ToolFacts, ToolResult, Values};
@@ -163,8 +163,8 @@ impl TextRow {
         Self { mark: u32::from_be_bytes([a, b, c, d]), ..self }
     }
 
-    pub(super) fn seen(&self) -> Said<'_> {
-        Said { rank: self.rank, mark: self.mark, text: self.text.as_ref() }
+    pub(super) fn seen(&self) -> TextView<'_> {
+        TextView { rank: self.rank, mark: self.mark, text: self.text.as_ref() }
     }
 }
 

@@ -8,6 +8,7 @@ mod calls;
 mod details;
 mod expected;
 mod observed;
+mod owner;
 mod remarks;
 mod rows;
 mod series;
@@ -19,7 +20,6 @@ mod symbol;
 mod tools;
 mod transcript;
 mod turn;
-mod whose;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,16 +31,16 @@ pub use self::bytes::Bytes;
 pub(crate) use self::bytes::of_attempt as attempt_bytes;
 use self::calls::ModelCall;
 pub use self::expected::expectations;
+pub use self::owner::scope_by_agent;
+use self::owner::session;
 pub use self::rows::{Added, Hanging, Spans};
 use self::shape::{ModelCalls, Shape, Totals, may_recur};
 use self::span_view::{Model, Named, SpanView};
 use self::sub_agents::Work;
 pub use self::symbol::{Symbol, Symbols};
 pub use self::tools::may_repeat;
-pub use self::transcript::{Step, Transcript, transcript};
+pub use self::transcript::{Transcript, TranscriptStep, transcript};
 use self::turn::Turn;
-pub use self::whose::scope_by_agent;
-use self::whose::session;
 use super::facts::{AgentKey, AgentKeys, Loop, ReportedScore, ToolCall, TraceFacts, TurnStart};
 use super::loops::{self, Spend};
 use super::options::{LoopOptions, SessionFallback, SessionScope};
@@ -271,7 +271,7 @@ fn model_calls<'s>(shape: &'s Shape<'_>, logs: &Logs<'s>) -> ModelCalls<'s> {
 
 /// The agent of a trace, without a name if its spans name none.
 pub(crate) fn agent(TraceView { shape, .. }: &TraceView<'_>, known: &mut AgentKeys) -> AgentKey {
-    whose::agent(shape, known)
+    owner::agent(shape, known)
 }
 
 /// The agent that the spans of a trace name, if they do.
@@ -295,13 +295,15 @@ fn outcome(update: &mut TraceFacts, shape: &Shape<'_>, models: &[ModelCall<'_>])
     update.complete = root.is_some();
     update.status = root.map(|root| root.status);
     // A root that says nothing of how it ended may be a step around the agent, and some libraries send none of a run that failed.
-    let untold = root.is_none_or(|root| root.status == Status::Unset);
+    let without_status = root.is_none_or(|root| root.status == Status::Unset);
     // One that ended well survived whatever failed, if it is not a step around agents, of which it says nothing.
     let well = root.is_some_and(|root| root.status == Status::Ok);
     let around = root
         .is_some_and(|root| matches!(root.operation, Operation::Other | Operation::CreateAgent));
-    let gave_up = (untold && shape.gave_up()) || (well && around && shape.agents_gave_up());
-    let failed = root.is_some_and(|root| root.failed) || gave_up || shape.lost_one_of_several();
+    let ends_in_failure = (without_status && shape.ends_in_failure())
+        || (well && around && shape.ends_in_agent_failure());
+    let failed =
+        root.is_some_and(|root| root.failed) || ends_in_failure || shape.has_failed_batch_item();
     update.error = failed || (!well && shape.ended_in_failure(models));
 }
 

@@ -5,9 +5,9 @@
 
 use serde_json::{Map, Value};
 
+use super::owner::agent_name;
 use super::shape::Shape;
-use super::span_view::{Said, SpanView};
-use super::whose::agent_name;
+use super::span_view::{SpanView, TextView};
 use super::{Logs, TraceView};
 use crate::expect::Observed;
 use crate::expect::observed::{Handoffs, ObservedSpan, ObservedTool};
@@ -96,7 +96,7 @@ fn spans(shape: &Shape<'_>, logs: &Logs<'_>) -> Vec<ObservedSpan> {
     models.chain(nodes).collect()
 }
 
-fn said(said: Option<Said<'_>>) -> Option<&str> {
+fn said(said: Option<TextView<'_>>) -> Option<&str> {
     said?.text.map(|text| &**text)
 }
 

@@ -9,9 +9,9 @@
 
 use std::collections::BTreeMap;
 
+use super::owner::agent_name;
 use super::shape::Shape;
 use super::span_view::SpanView;
-use super::whose::agent_name;
 use crate::loops::begins_before;
 use crate::span::{Operation, SpanId};
 

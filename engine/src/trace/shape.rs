@@ -12,10 +12,10 @@ use super::calls::{
     ModelCall, ToolSpan, beside, complete, complete_tool, counted_alike, counted_apart,
     failed_alike, is_served_as, join_tool, may_be_same, told_of, worth,
 };
+use super::owner::{agent_name, is_own};
 use super::rows::Spans;
 use super::series::Series;
 use super::span_view::{Model, SpanView};
-use super::whose::{agent_name, is_own};
 use crate::loops::begins_before;
 use crate::span::{Attempt, IdHash, Operation, Resource, SpanId, Timestamp};
 
@@ -258,7 +258,8 @@ impl<'a> Shape<'a> {
         if !self.mixed {
             return None;
         }
-        let same = |other: &ModelCall<'_>| beside(other, call) && self.hang_together(other, call);
+        let same =
+            |other: &ModelCall<'_>| beside(other, call) && self.have_common_parent(other, call);
         let beside = calls.iter().position(same);
         beside.or_else(|| told_of(calls, call))
     }
@@ -266,19 +267,19 @@ impl<'a> Shape<'a> {
     /// Whether two model spans have one parent. If they have the same number of tokens, or both failed, it is enough that one hangs from
     /// a span above the other, or each from spans of its own library: a library whose spans no other one sees, as LangChain's callbacks
     /// make them, does not get those of others below them.
-    fn hang_together(&self, one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
+    fn have_common_parent(&self, one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
         let around = || self.is_below(one.at, other.at) || self.is_below(other.at, one.at);
         let alike = || counted_alike(one, other) || (failed_alike(one, other) && !around());
         let hang = || {
-            self.hangs_above(one.span, other.span)
-                || self.hangs_above(other.span, one.span)
-                || self.hang_apart(one.span, other.span)
+            self.is_child_of_ancestor(one.span, other.span)
+                || self.is_child_of_ancestor(other.span, one.span)
+                || self.share_ancestry_by_library(one.span, other.span)
         };
         one.parent() == other.parent() || (alike() && hang())
     }
 
     /// Whether a span hangs from one that is above another, or from the absent one that the other's outermost one hangs from.
-    fn hangs_above(&self, one: &SpanView<'_>, other: &SpanView<'_>) -> bool {
+    fn is_child_of_ancestor(&self, one: &SpanView<'_>, other: &SpanView<'_>) -> bool {
         match one.position.above {
             Some(above) => self.is_below(other.at, above),
             None => one.parent().is_some() && self.outermost(other.at).parent() == one.parent(),
@@ -287,7 +288,7 @@ impl<'a> Shape<'a> {
 
     /// Whether two spans are of two libraries that record the same work beside each other: from what is above both, present or absent, only
     /// spans of its own library lead down to each.
-    fn hang_apart(&self, one: &SpanView<'_>, other: &SpanView<'_>) -> bool {
+    fn share_ancestry_by_library(&self, one: &SpanView<'_>, other: &SpanView<'_>) -> bool {
         let (outermost, outer) = (self.outermost(one.at), self.outermost(other.at));
         let present = outermost.at == outer.at && ![one.at, other.at].contains(&outer.at);
         let absent = outermost.parent().is_some() && outermost.parent() == outer.parent();
@@ -493,23 +494,25 @@ impl<'a> Shape<'a> {
             may_be_same(call, own)
                 && !self.ancestors(own.at).any(|above| above.at == call.at)
                 && (call.parent() == own.parent()
-                    || self.hangs_above(call, own)
-                    || self.hangs_above(own, call)
-                    || self.hang_apart(call, own))
+                    || self.is_child_of_ancestor(call, own)
+                    || self.is_child_of_ancestor(own, call)
+                    || self.share_ancestry_by_library(call, own))
         })
     }
 
     /// Whether a run that no agent or tool had called failed, and nothing was begun after that: an agent's, or that of the outermost span of
     /// a library around model calls and agents.
-    pub(super) fn gave_up(&self) -> bool {
-        let (agents, others): (Vec<_>, Vec<_>) =
-            self.given_up().into_iter().partition(|span| span.operation == Operation::InvokeAgent);
+    pub(super) fn ends_in_failure(&self) -> bool {
+        let (agents, others): (Vec<_>, Vec<_>) = self
+            .failed_at_end()
+            .into_iter()
+            .partition(|span| span.operation == Operation::InvokeAgent);
         !agents.is_empty() || self.is_run(&others)
     }
 
     /// Whether an agent that no agent or tool had called failed, and after that nothing was begun and nothing beside it went well.
-    pub(super) fn agents_gave_up(&self) -> bool {
-        let mut agents = self.given_up();
+    pub(super) fn ends_in_agent_failure(&self) -> bool {
+        let mut agents = self.failed_at_end();
         agents.retain(|span| span.operation == Operation::InvokeAgent);
         let went_well = |span: &&SpanView<'_>| {
             matches!(span.operation, Operation::Chat | Operation::InvokeAgent)
@@ -523,7 +526,7 @@ impl<'a> Shape<'a> {
 
     /// Whether below a span that is no agent's an agent worked at several things, as at the items of a batch: conversations, or runs of
     /// tasks. Whether it failed at one of them, and did not succeed at that later.
-    pub(super) fn lost_one_of_several(&self) -> bool {
+    pub(super) fn has_failed_batch_item(&self) -> bool {
         let is_outermost = |span: &&SpanView<'_>| {
             span.operation == Operation::InvokeAgent && !self.is_called_by_any(span.at)
         };
@@ -558,7 +561,7 @@ impl<'a> Shape<'a> {
     }
 
     /// The agents and steps that no agent or tool had called, that failed, and after whose end nothing was begun.
-    fn given_up(&self) -> Vec<&SpanView<'a>> {
+    fn failed_at_end(&self) -> Vec<&SpanView<'a>> {
         let may_run = [Operation::InvokeAgent, Operation::Other];
         let mut failed = self.behaviour().filter(|span| span.failed).peekable();
         if failed.peek().is_none() {
@@ -567,12 +570,12 @@ impl<'a> Shape<'a> {
         let working = [Operation::Chat, Operation::ExecuteTool, Operation::InvokeAgent];
         let begun = self.behaviour().filter(|span| working.contains(&span.operation));
         let last = begun.map(|span| span.start).max();
-        let gave_up = |span: &&SpanView<'_>| {
+        let ends_in_failure = |span: &&SpanView<'_>| {
             may_run.contains(&span.operation)
                 && Some(span.end) >= last
                 && !self.is_called_by_any(span.at)
         };
-        failed.filter(gave_up).collect()
+        failed.filter(ends_in_failure).collect()
     }
 
     /// Whether the span at a place is below an agent or a tool.

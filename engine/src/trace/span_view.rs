@@ -11,8 +11,8 @@ use super::symbol::Symbol;
 use crate::math::Quanta;
 use crate::price::Rate;
 use crate::span::{
-    Arguments, Attempt, IdHash, Operation, REPORTED_LOOP, Remarks, Resource, SessionName, SpanId,
-    Status, TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, ToolResult, Values,
+    Arguments, Attempt, IdHash, Operation, RECORD_SCOPE, REPORTED_LOOP, Remarks, Resource,
+    SessionName, SpanId, Status, Text, Timestamp, Tokens, ToolFacts, ToolResult, Values,
 };
 
 /// A span: what it is looked for by, and where the rest is.
@@ -60,9 +60,9 @@ pub(super) struct WholeView<'a> {
     pub(super) model: Option<Model<'a, Vec<Tool<'a>>, Vec<ToolResult>>>,
     pub(super) attempt: Option<&'a Attempt>,
     pub(super) remarks: Option<&'a Remarks>,
-    pub(super) input: Option<Said<'a>>,
+    pub(super) input: Option<TextView<'a>>,
     /// Of tools only where texts are kept.
-    pub(super) output: Option<Said<'a>>,
+    pub(super) output: Option<TextView<'a>>,
 }
 
 /// A tool call.
@@ -113,7 +113,7 @@ pub(super) struct Named<'a> {
 
 /// A text, and its rank among texts of the same thing.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Said<'a> {
+pub(super) struct TextView<'a> {
     pub(super) rank: u8,
     /// Of an agent's input, a part of its hash; zero: none.
     pub(super) mark: u32,
@@ -129,7 +129,7 @@ impl SpanView<'_> {
 
     /// Whether a log record tells the span.
     pub(super) fn is_record(&self) -> bool {
-        self.scope() == TOLD_BY_RECORD
+        self.scope() == RECORD_SCOPE
     }
 
     /// Whether the span ended for a person to answer.
@@ -227,7 +227,7 @@ impl<'a> ArgumentsView<'a> {
     }
 }
 
-impl<'a> Said<'a> {
+impl<'a> TextView<'a> {
     /// A text.
     pub(super) fn of(text: &'a Text) -> Self {
         Self { rank: text.rank, mark: 0, text: Some(&text.text) }

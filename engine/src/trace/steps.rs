@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::calls::ModelCall;
 use super::loops::Spend;
+use super::owner::agent_name;
 use super::shape::Shape;
 use super::span_view::SpanView;
-use super::whose::agent_name;
 use crate::facts::{Step, StepKind, ToolCall};
 use crate::span::{Operation, SpanId, Timestamp};
 

@@ -112,8 +112,8 @@ fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>)
             },
             None => {
                 let begun = model.span.is_begun() && !model.failed;
-                let untold = result.is_none() && Some(model.order()) == last && *is_open;
-                let error = (failed || !(begun || untold)).then_some(failed);
+                let unanswered = result.is_none() && Some(model.order()) == last && *is_open;
+                let error = (failed || !(begun || unanswered)).then_some(failed);
                 ToolCall { timed: false, ..tool_call(&tool, model.span, model.end, error) }
             }
         })

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::calls::ModelCall;
 use super::shape::Shape;
-use super::span_view::{Model, Said, SpanView, Tool};
+use super::span_view::{Model, SpanView, TextView, Tool};
 use super::tools;
 use super::turn::Turn;
 use super::{Logs, TraceView};
@@ -33,7 +33,7 @@ pub struct Transcript {
     /// Whether the root failed.
     pub ended_in_error: bool,
     /// Model and tool calls, in order of start.
-    pub steps: Vec<Step>,
+    pub steps: Vec<TranscriptStep>,
     /// Steps left out of the middle, for their size.
     pub steps_left_out: usize,
     /// Whether anything was cut or left out for its size.
@@ -43,7 +43,7 @@ pub struct Transcript {
 
 /// A model or tool call, or a call of an agent.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
-pub struct Step {
+pub struct TranscriptStep {
     /// `model`, `tool` or `agent`.
     pub kind: &'static str,
     /// The tool, the agent or the model.
@@ -75,11 +75,11 @@ impl Transcript {
     /// Bytes of all texts in it.
     pub fn bytes(&self) -> usize {
         let own = self.input.iter().chain(&self.output).map(String::len);
-        own.chain(self.steps.iter().map(Step::bytes)).sum()
+        own.chain(self.steps.iter().map(TranscriptStep::bytes)).sum()
     }
 }
 
-impl Step {
+impl TranscriptStep {
     /// Bytes of all texts in it.
     fn bytes(&self) -> usize {
         let texts = self.name.iter().chain(&self.input).chain(&self.output).chain(&self.calls);
@@ -95,7 +95,7 @@ pub fn transcript(trace: &TraceView<'_>, max_bytes: usize) -> (Transcript, Optio
     let turn = Turn { shape, models: &models, last: shape.last_model(&models), logs };
     let truncated = Cell::new(false);
     let ends = Room { max_bytes: max_bytes / 4, truncated: &truncated };
-    let text = |said: Option<Said<'_>>| said?.text.map(|text| ends.cut(text));
+    let text = |said: Option<TextView<'_>>| said?.text.map(|text| ends.cut(text));
     let (input, output) = (text(turn.input()), text(turn.output()));
     let own = input.iter().chain(&output).map(String::len).sum();
     let root = shape.root();
@@ -115,7 +115,7 @@ fn steps(
     models: &[ModelCall<'_>],
     logs: &Logs<'_>,
     room: Room<'_>,
-) -> Vec<Step> {
+) -> Vec<TranscriptStep> {
     let tools = shape.tool_spans();
     let root = shape.root().map(|root| root.span_id);
     let below = |span: &&SpanView<'_>| {
@@ -162,8 +162,8 @@ struct Done<'s> {
     failed: bool,
     tool: Option<Tool<'s>>,
     model: Option<Model<'s>>,
-    input: Option<Said<'s>>,
-    output: Option<Said<'s>>,
+    input: Option<TextView<'s>>,
+    output: Option<TextView<'s>>,
 }
 
 impl<'s> Done<'s> {
@@ -180,12 +180,12 @@ impl<'s> Done<'s> {
     }
 }
 
-fn step(done: &Done<'_>, logs: &Logs<'_>, room: Room<'_>) -> Step {
+fn step(done: &Done<'_>, logs: &Logs<'_>, room: Room<'_>) -> TranscriptStep {
     let cut = |text: &str| room.cut(text);
-    let text = |said: Option<Said<'_>>| said?.text.map(|text| cut(text));
-    let own = Step { failed: done.failed, ..Step::default() };
+    let text = |said: Option<TextView<'_>>| said?.text.map(|text| cut(text));
+    let own = TranscriptStep { failed: done.failed, ..TranscriptStep::default() };
     if let Some(tool) = &done.tool {
-        return Step {
+        return TranscriptStep {
             kind: "tool",
             name: tool.name.map(ToString::to_string),
             input: tool.arguments.and_then(|arguments| arguments.text).map(|text| cut(text)),
@@ -196,14 +196,14 @@ fn step(done: &Done<'_>, logs: &Logs<'_>, room: Room<'_>) -> Step {
     let (input, output) = (text(done.input), text(done.output));
     let Some(model) = &done.model else {
         let name = done.span.agent_name().map(str::to_owned);
-        return Step { kind: "agent", name, input, output, ..own };
+        return TranscriptStep { kind: "agent", name, input, output, ..own };
     };
     let logged = |of: fn(&Log) -> Option<&Text>| {
         let logged = logs.of_span(done.span).rev().find_map(of);
         logged.map(|text| cut(&text.text))
     };
     let calls = tools::called(done.span, Some(*model), logs);
-    Step {
+    TranscriptStep {
         kind: "model",
         name: model.name.map(|name| name.text.to_string()),
         input: input.or_else(|| logged(|log| log.input.as_ref())),
@@ -220,9 +220,9 @@ fn call_text(call: &Tool<'_>) -> String {
 }
 
 /// The first and the last steps that there is room for, each in half of the room, and the number of steps left out.
-fn bounded(steps: Vec<Step>, room: usize) -> (Vec<Step>, usize) {
+fn bounded(steps: Vec<TranscriptStep>, room: usize) -> (Vec<TranscriptStep>, usize) {
     // A step without texts still takes room when it is written.
-    let size = |step: &Step| step.bytes() + 32;
+    let size = |step: &TranscriptStep| step.bytes() + 32;
     let count = steps.len();
     let fitting = |sizes: &mut dyn Iterator<Item = usize>, room: usize| {
         let mut used = 0_usize;

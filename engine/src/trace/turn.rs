@@ -2,7 +2,7 @@
 
 use super::calls::ModelCall;
 use super::shape::Shape;
-use super::span_view::{Said, SpanView};
+use super::span_view::{SpanView, TextView};
 use super::{Logs, tools};
 use crate::facts::{Content, ToolCall, TraceFacts, TurnStart};
 use crate::math::text::digest;
@@ -59,8 +59,8 @@ impl<'s> Turn<'s> {
     }
 
     /// The user's text: that of the root or of the outermost agent, else the first model call's last user message.
-    pub(super) fn input(&self) -> Option<Said<'s>> {
-        let said = |text: &'s Text| Said::of(text);
+    pub(super) fn input(&self) -> Option<TextView<'s>> {
+        let said = |text: &'s Text| TextView::of(text);
         let of_model = |span: &'s ModelCall<'s>| {
             let logged =
                 || self.logs.of_span(span).rev().find_map(|log| log.input.as_ref()).map(said);
@@ -73,11 +73,11 @@ impl<'s> Turn<'s> {
     }
 
     /// The final answer: that of the root or of the outermost agent, else that of the last model call, if it succeeded.
-    pub(super) fn output(&self) -> Option<Said<'s>> {
+    pub(super) fn output(&self) -> Option<TextView<'s>> {
         let own = self.owners().filter_map(SpanView::output);
         let of_model = self.last.filter(|span| !span.failed).and_then(|span| {
             let logged = || self.logs.of_span(span).rev().find_map(|log| log.output.as_ref());
-            span.output().or_else(|| logged().map(Said::of))
+            span.output().or_else(|| logged().map(TextView::of))
         });
         first_good(own.chain(of_model))
     }
@@ -94,7 +94,7 @@ impl<'s> Turn<'s> {
 }
 
 /// The first proper text; JSON of something else only if there is no proper text.
-fn first_good<'a>(texts: impl Iterator<Item = Said<'a>>) -> Option<Said<'a>> {
+fn first_good<'a>(texts: impl Iterator<Item = TextView<'a>>) -> Option<TextView<'a>> {
     let mut last_resort = None;
     for text in texts {
         if text.rank < Text::LOOSE {

@@ -75,7 +75,7 @@ impl Demo {
                 }
             };
             let result = tokio::select! {
-                result = tell(sender, Clock::system()) => result,
+                result = play(sender, Clock::system()) => result,
                 result = watch::watch(process, &http) => result,
                 _ = stop.asked() => Ok(()),
                 () = end => Ok(()),
@@ -147,7 +147,7 @@ fn introduce(process: &mut Process<'_>, bound: &Bound, taken: &[String]) -> std:
 }
 
 /// Sends the story in real time.
-async fn tell(mut sender: Sender, clock: Clock) -> Result<(), CliError> {
+async fn play(mut sender: Sender, clock: Clock) -> Result<(), CliError> {
     let begin = clock.wall().0;
     let story = Story { seed: begin, begin };
     sender.send(story.past()).await?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-use super::barriers::{Alignment, Step};
+use super::barriers::{Alignment, Next};
 use super::{BURST, Common, SLICE, ToAgents, give_up, save};
 use crate::daemon::pace::Pace;
 use crate::engine::agent_facts::AgentFacts;
@@ -49,21 +49,21 @@ impl AgentsTask {
             let mut left: VecDeque<ToAgents> = burst.drain(..).collect();
             while let Some(message) = left.pop_front() {
                 match alignment.take(message, &mut left) {
-                    Step::Handle(ToAgents::Updates(_, updates, now)) => {
+                    Next::Handle(ToAgents::Updates(_, updates, now)) => {
                         updates.into_iter().for_each(|update| self.stage.handle(update, now));
                     }
-                    Step::Handle(ToAgents::Report(report, now)) => self.stage.report(*report, now),
-                    Step::Pass { barrier, saves: true } => {
+                    Next::Handle(ToAgents::Report(report, now)) => self.stage.report(*report, now),
+                    Next::Pass { barrier, saves: true } => {
                         self.stage.settle();
                         save(&self.common, barrier, || {
                             Some(("agents".to_owned(), self.stage.save()))
                         });
                     }
-                    Step::Pass { barrier, saves: false } => {
+                    Next::Pass { barrier, saves: false } => {
                         epoch = epoch.max(barrier.log_sequence.is_none().then_some(barrier.epoch));
                     }
-                    Step::GiveUp(epoch) => give_up(&self.common, epoch),
-                    Step::Handle(ToAgents::Barrier(..)) | Step::Wait => {}
+                    Next::GiveUp(epoch) => give_up(&self.common, epoch),
+                    Next::Handle(ToAgents::Barrier(..)) | Next::Wait => {}
                 }
             }
             self.stage.handle_timeout(now);

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 use super::{BURST, Common, FullSessions, Gone, LeftOut, ToAssemble, ToSessions, save};
 use crate::embed;
 use crate::engine::assemble::texts::SpanBatch;
-use crate::engine::assemble::{Assemble, Learned, Refused};
+use crate::engine::assemble::{Assembler, Learned, Refused};
 use crate::engine::facts::{Barrier, TraceFacts};
 use crate::engine::route::Route;
 use crate::engine::span::Timestamp;
@@ -26,7 +26,7 @@ const TRACES: usize = 64;
 /// One assemble shard, with the channels that take its updates.
 pub(in crate::daemon) struct AssembleTask {
     pub(in crate::daemon) shard: usize,
-    pub(in crate::daemon) stage: Assemble,
+    pub(in crate::daemon) stage: Assembler,
     /// What all shards have learned.
     pub(in crate::daemon) learned: Arc<RwLock<Learned>>,
     pub(in crate::daemon) sessions: Vec<mpsc::Sender<ToSessions>>,
@@ -185,7 +185,7 @@ fn known(learned: &RwLock<Learned>) -> RwLockReadGuard<'_, Learned> {
 
 /// Offers the stage's requests to the embedding model and the judge, if there are any.
 pub(in crate::daemon) fn offer(
-    stage: &mut Assemble,
+    stage: &mut Assembler,
     embedder: Option<&embed::Handle>,
     judge: Option<&judge::Handle>,
     now: Timestamp,

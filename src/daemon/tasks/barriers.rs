@@ -51,7 +51,7 @@ pub(super) struct Alignment<M> {
 }
 
 /// What a stage does next.
-pub(super) enum Step<M> {
+pub(super) enum Next<M> {
     /// It handles a message, which is no barrier.
     Handle(M),
     /// It passes a barrier on, which has come in on all inputs, and saves its state before, if that is wanted.
@@ -139,11 +139,11 @@ impl<M: StageMessage> Alignment<M> {
     }
 
     /// Takes the next message; `rest` has those after it. Messages that need not wait any more are put in front of them.
-    pub(super) fn take(&mut self, message: M, rest: &mut VecDeque<M>) -> Step<M> {
+    pub(super) fn take(&mut self, message: M, rest: &mut VecDeque<M>) -> Next<M> {
         if message.input().is_some_and(|from| self.past.contains(&from)) {
             return self.hold_back(message, rest);
         }
-        let Some((from, barrier)) = message.barrier() else { return Step::Handle(message) };
+        let Some((from, barrier)) = message.barrier() else { return Next::Handle(message) };
         let passed = self.passed.entry(barrier.epoch).or_default();
         *passed += 1;
         let is_snapshot = barrier.log_sequence.is_some();
@@ -152,27 +152,27 @@ impl<M: StageMessage> Alignment<M> {
                 self.epoch = barrier.epoch;
                 self.past.insert(from);
             }
-            return Step::Wait;
+            return Next::Wait;
         }
         self.passed.remove(&barrier.epoch);
         let saves = is_snapshot && !self.given_up.remove(&barrier.epoch);
         if saves {
             self.release(rest);
         }
-        Step::Pass { barrier, saves }
+        Next::Pass { barrier, saves }
     }
 
     /// Holds a message back; gives the snapshot up if there is no room for it.
-    fn hold_back(&mut self, message: M, rest: &mut VecDeque<M>) -> Step<M> {
+    fn hold_back(&mut self, message: M, rest: &mut VecDeque<M>) -> Next<M> {
         let bytes = message.bytes();
         self.waiting.push_back(message);
         self.bytes += bytes;
         if self.room.take(bytes) {
-            return Step::Wait;
+            return Next::Wait;
         }
         self.release(rest);
         self.given_up.insert(self.epoch);
-        Step::GiveUp(self.epoch)
+        Next::GiveUp(self.epoch)
     }
 
     /// Puts the messages that wait in front of `rest`.
@@ -231,14 +231,14 @@ mod tests {
         let mut done = Vec::new();
         while let Some(message) = rest.pop_front() {
             match alignment.take(message, &mut rest) {
-                Step::Handle(Message::Number(_, number)) => done.push(number.to_string()),
-                Step::Handle(Message::Barrier(..)) => panic!("a barrier is not handled"),
-                Step::Pass { barrier, saves } => {
+                Next::Handle(Message::Number(_, number)) => done.push(number.to_string()),
+                Next::Handle(Message::Barrier(..)) => panic!("a barrier is not handled"),
+                Next::Pass { barrier, saves } => {
                     let mark = if saves { "+" } else { "" };
                     done.push(format!("pass {}{mark}", barrier.epoch));
                 }
-                Step::GiveUp(epoch) => done.push(format!("give up {epoch}")),
-                Step::Wait => {}
+                Next::GiveUp(epoch) => done.push(format!("give up {epoch}")),
+                Next::Wait => {}
             }
         }
         assert!(alignment.waiting.is_empty() && alignment.given_up.is_empty());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-use super::barriers::{Alignment, Step};
+use super::barriers::{Alignment, Next};
 use super::{BURST, Common, FullSessions, Gone, SLICE, ToAgents, ToSessions, give_up, save};
 use crate::blocking::blocking;
 use crate::daemon::pace::Pace;
@@ -108,20 +108,20 @@ impl SessionTask {
             let mut left: VecDeque<ToSessions> = burst.drain(..).collect();
             while let Some(message) = left.pop_front() {
                 match alignment.take(message, &mut left) {
-                    Step::Handle(message) => {
+                    Next::Handle(message) => {
                         self.take(message);
                         // Assemble tasks hear of full sessions before the change shows anywhere else.
                         if let Some(named) = self.stage.full_sessions() {
                             full.send_replace(named);
                         }
                     }
-                    Step::Pass { barrier, saves } => {
+                    Next::Pass { barrier, saves } => {
                         if self.pass(barrier, saves, now).await.is_err() {
                             return;
                         }
                     }
-                    Step::GiveUp(epoch) => give_up(&self.common, epoch),
-                    Step::Wait => {}
+                    Next::GiveUp(epoch) => give_up(&self.common, epoch),
+                    Next::Wait => {}
                 }
             }
             self.common.note_timers(self.stage.next_end(), now).await;

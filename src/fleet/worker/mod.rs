@@ -9,8 +9,8 @@
 //! applied in order, each once by its offset; what follows from them is sent at least once and replaces itself downstream. At the
 //! end of the records a timer that is due becomes a record, a tick: so the state, and all that was ever sent, follows from records.
 
-mod saving;
-mod taking;
+mod checkpointing;
+mod takeover;
 #[cfg(test)]
 mod tests;
 
@@ -26,15 +26,15 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use tokio::sync::watch;
 
-use self::saving::Writing;
+use self::checkpointing::Writing;
 use super::checkpoint::Checkpoints;
 use super::context::{Context, consumer};
 use super::lease::Lease;
 use super::metrics::WorkerMetrics;
 use super::options::FleetOptions;
 use super::outbox::{Outbox, SendOutcome};
-use super::owned::{OwnedPartition, Place};
-use super::partition::{Begin, Pace, PartitionState, Stage};
+use super::owned::{OwnedPartition, RecordRole};
+use super::partition::{Begin, PartitionState, Stage, TimeSource};
 use super::question::{Question, answer};
 use super::topics::look;
 use super::wire::{Hop, Map, Record};
@@ -240,18 +240,18 @@ impl<S: Stage> Worker<S> {
             };
             let payload = message.payload().unwrap_or_default();
             let sum = crc32c::crc32c(payload);
-            match held.place(offset, sum) {
-                Place::LastOfCheckpoint if S::BEGIN == Begin::Lookback => {
+            match held.role(offset, sum) {
+                RecordRole::LastOfCheckpoint if S::BEGIN == Begin::Lookback => {
                     held.next = offset + 1;
                     held.live |= held.next >= held.target;
                     continue;
                 }
-                Place::Foreign => {
+                RecordRole::Foreign => {
                     drop(message);
                     self.read_from_the_first(partition);
                     continue;
                 }
-                Place::LastOfCheckpoint | Place::Next => {}
+                RecordRole::LastOfCheckpoint | RecordRole::Next => {}
             }
             if offset < held.next {
                 let gone = held.next - offset;
@@ -301,11 +301,11 @@ impl<S: Stage> Worker<S> {
             }
             let time = held.time(now);
             match (S::PACE, u32::try_from(*partition)) {
-                (Pace::Records, Ok(partition)) if held.wants_tick(time) => {
+                (TimeSource::Records, Ok(partition)) if held.wants_tick(time) => {
                     self.out.push(Map::tick(S::HOP, partition, time));
                 }
-                (Pace::Records, _) => {}
-                (Pace::Clock, _) => held.advance(time, &mut self.out),
+                (TimeSource::Records, _) => {}
+                (TimeSource::Clock, _) => held.advance(time, &mut self.out),
             }
         }
         self.send();

@@ -18,7 +18,7 @@ use crate::fleet::options::Role;
 use crate::fleet::partition::TakenOver;
 use crate::fleet::wire::{Envelope, Message, pack};
 use crate::health::Health;
-use crate::ingest::kafka::{SaslMechanism, Unwatched};
+use crate::ingest::kafka::{SaslMechanism, WithoutMetrics};
 
 fn topics() -> MockCluster<'static, DefaultProducerContext> {
     let cluster = MockCluster::new(1).unwrap();
@@ -58,7 +58,7 @@ fn worker_of<S: Stage>(
         checkpoints: Checkpoints::open(&place.to_string_lossy(), 2, Handle::current()).unwrap(),
         clock: clock.clone(),
         metrics: families.of(S::ROLE),
-        status: Arc::new(Status::new(Arc::new(Unwatched), &kafka.brokers)),
+        status: Arc::new(Status::new(Arc::new(WithoutMetrics), &kafka.brokers)),
         lease: Lease::new(clock, fleet.session_timeout),
         questions: None,
         stopping,
@@ -202,7 +202,7 @@ impl Stage for Fragile {
 
     const BEGIN: Begin = Begin::Lookback;
 
-    const PACE: Pace = Pace::Clock;
+    const PACE: TimeSource = TimeSource::Clock;
 
     fn take_over(&self, taken: &TakenOver<'_>) -> Result<Applied, String> {
         let saved = taken.checkpoint.and_then(|held| held.sections.get("applied"));

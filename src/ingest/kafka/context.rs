@@ -70,7 +70,7 @@ mod tests {
     use rdkafka::ClientConfig;
     use rdkafka::mocking::MockCluster;
 
-    use super::super::status::Unwatched;
+    use super::super::status::WithoutMetrics;
     use super::*;
 
     #[test]
@@ -85,7 +85,7 @@ mod tests {
                 .set("partition.assignment.strategy", strategy);
             let (ended, end) = channel();
             thread::spawn(move || {
-                let context = Context::new(Arc::new(Status::new(Arc::new(Unwatched), &[])));
+                let context = Context::new(Arc::new(Status::new(Arc::new(WithoutMetrics), &[])));
                 let consumer: BaseConsumer<Context> = config.create_with_context(context).unwrap();
                 consumer.subscribe(&["spans"]).unwrap();
                 let asked = || !consumer.context().assignment.is_quiet();

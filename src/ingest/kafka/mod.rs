@@ -8,8 +8,6 @@
 #[cfg(feature = "kafka")]
 mod assignment;
 #[cfg(feature = "kafka")]
-mod begin;
-#[cfg(feature = "kafka")]
 mod client;
 #[cfg(feature = "kafka")]
 mod context;
@@ -25,6 +23,8 @@ mod reading;
 #[cfg(feature = "kafka")]
 mod source;
 #[cfg(feature = "kafka")]
+mod start_offsets;
+#[cfg(feature = "kafka")]
 mod status;
 #[cfg(feature = "kafka")]
 mod topic;
@@ -35,11 +35,11 @@ pub use options::{KafkaEncoding, KafkaOptions, SaslMechanism, Start};
 pub(crate) use self::{
     assignment::{Assignment, Change},
     client::{be_silent_for, client, fatal},
-    status::{Problem, Unwatched},
+    status::{Problem, WithoutMetrics},
 };
 #[cfg(feature = "kafka")]
 pub use self::{
     client::{SourceError, check, consumer},
     source::Source,
-    status::{Status, Watch},
+    status::{SourceMetrics, Status},
 };

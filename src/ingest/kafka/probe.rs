@@ -15,7 +15,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::context::Context;
 use super::options::Start;
-use super::status::{Problem, Status, Watch};
+use super::status::{Problem, SourceMetrics, Status};
 use super::topic::Topic;
 
 /// The longest wait for an answer, which can hold up a shutdown as long.
@@ -45,7 +45,7 @@ pub(super) struct Probe<'s> {
     pub(super) jumps: &'s Jumps,
     pub(super) undelivered: &'s Undelivered,
     pub(super) status: &'s Status,
-    pub(super) watch: &'s Arc<dyn Watch>,
+    pub(super) watch: &'s Arc<dyn SourceMetrics>,
 }
 
 impl Probe<'_> {
@@ -152,7 +152,7 @@ fn deleted(begin: i64, from: i64, to: i64) -> Option<u64> {
     u64::try_from(begin.min(to).saturating_sub(from)).ok().filter(|gone| *gone > 0)
 }
 
-pub(super) fn note_gone(watch: &Arc<dyn Watch>, topic: &str, partition: i32, gone: u64) {
+pub(super) fn note_gone(watch: &Arc<dyn SourceMetrics>, topic: &str, partition: i32, gone: u64) {
     tracing::error!(
         topic,
         partition,

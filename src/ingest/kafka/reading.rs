@@ -13,12 +13,12 @@ use rdkafka::error::KafkaError;
 use rdkafka::{Message, TopicPartitionList};
 
 use super::assignment::Change;
-use super::begin::{begin, commit};
 use super::client::fatal;
 use super::dead_letter::is_for_good;
 use super::flight::{Flight, Outcome};
 use super::probe::MAX_JUMPS;
 use super::source::Source;
+use super::start_offsets::{begin, commit};
 use crate::ingest::Sink;
 use crate::ingest::status::Failure;
 

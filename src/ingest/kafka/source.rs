@@ -17,7 +17,7 @@ use super::dead_letter::{DeadLetters, Delivery};
 use super::options::KafkaOptions;
 use super::probe::{Jumps, Positions, Probe, Undelivered};
 use super::reading::Reading;
-use super::status::{Problem, Status, Watch};
+use super::status::{Problem, SourceMetrics, Status};
 use super::topic::Topic;
 use crate::engine::span::Timestamp;
 use crate::ingest::receiver::{DecodedRequest, Envelope, Receiver};
@@ -37,7 +37,7 @@ pub struct Source<S: Sink> {
     pub(super) dead_letters: Option<DeadLetters>,
     pub(super) delivered: Inbox<Delivery>,
     status: Arc<Status>,
-    pub(super) watch: Arc<dyn Watch>,
+    pub(super) watch: Arc<dyn SourceMetrics>,
     pub(super) positions: Positions,
     pub(super) jumps: Jumps,
     pub(super) undelivered: Undelivered,
@@ -55,7 +55,7 @@ impl<S: Sink> Source<S> {
     pub fn new(
         options: &KafkaOptions,
         receiver: Receiver<S>,
-        watch: Arc<dyn Watch>,
+        watch: Arc<dyn SourceMetrics>,
         stages: Handle,
         stopping: watch::Receiver<bool>,
     ) -> Result<Self, SourceError> {

@@ -8,7 +8,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 /// Counts what the source does, for metrics.
-pub trait Watch: Send + Sync {
+pub trait SourceMetrics: Send + Sync {
     /// Counts an applied record.
     fn applied(&self, topic: &str);
 
@@ -32,11 +32,11 @@ pub trait Watch: Send + Sync {
 }
 
 /// A watch that counts nothing.
-pub(crate) struct Unwatched;
+pub(crate) struct WithoutMetrics;
 
 /// The status of a source, shared with its probe and with `readyz`.
 pub struct Status {
-    watch: Arc<dyn Watch>,
+    watch: Arc<dyn SourceMetrics>,
     brokers: String,
     now: Mutex<InputStatus>,
 }
@@ -64,7 +64,7 @@ pub(crate) enum Problem {
     Other { why: String },
 }
 
-impl Watch for Unwatched {
+impl SourceMetrics for WithoutMetrics {
     fn applied(&self, _: &str) {}
     fn skipped(&self, _: &str, _: &'static str) {}
     fn gone(&self, _: &str, _: u64) {}
@@ -75,7 +75,7 @@ impl Watch for Unwatched {
 }
 
 impl Status {
-    pub(crate) fn new(watch: Arc<dyn Watch>, brokers: &[String]) -> Self {
+    pub(crate) fn new(watch: Arc<dyn SourceMetrics>, brokers: &[String]) -> Self {
         watch.ready(false);
         Self { watch, brokers: brokers.join(", "), now: Mutex::default() }
     }
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     fn status() -> Status {
-        Status::new(Arc::new(Unwatched), &["broker:9092".to_owned()])
+        Status::new(Arc::new(WithoutMetrics), &["broker:9092".to_owned()])
     }
 
     #[test]

@@ -11,8 +11,8 @@ use agentgauge::engine::options::ConventionOptions;
 use agentgauge::engine::span::Timestamp;
 use agentgauge::engine::time::Moment;
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
-use agentgauge::ingest::kafka::{KafkaOptions, Source, Status, Watch};
-use agentgauge::ingest::{Batch, LeftOut, Observe, Overloaded, Receiver, Sink, Tally};
+use agentgauge::ingest::kafka::{KafkaOptions, Source, SourceMetrics, Status};
+use agentgauge::ingest::{Batch, LeftOut, Observe, Overloaded, Receiver, RequestCounts, Sink};
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
@@ -195,7 +195,7 @@ impl Sink for Recorder {
 }
 
 impl Observe for Recorder {
-    fn received(&self, transport: &'static str, _: &'static str, _: &Tally) {
+    fn received(&self, transport: &'static str, _: &'static str, _: &RequestCounts) {
         assert_eq!(transport, "kafka");
     }
 
@@ -204,7 +204,7 @@ impl Observe for Recorder {
     fn waited(&self, _: &'static str) {}
 }
 
-impl Watch for Recorder {
+impl SourceMetrics for Recorder {
     fn applied(&self, _: &str) {}
 
     fn skipped(&self, _: &str, reason: &'static str) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use agentgauge::engine::expect::judge::{self, Judgement, Verdict};
+use agentgauge::engine::expect::judge::{self, JudgeVerdict, Judgement};
 use agentgauge::engine::judging::Judges;
 use agentgauge::judge::options::Format;
 use agentgauge::judge::{Metric, Stage};
@@ -38,7 +38,7 @@ async fn ruled(endpoint: &Endpoint, format: Format, models: &[String]) -> Judged
     all_judged(&options(endpoint, format, &models[0], &[]), vec![request]).await
 }
 
-fn single(judged: &Judged) -> Option<&Verdict> {
+fn single(judged: &Judged) -> Option<&JudgeVerdict> {
     match judged.judgements.get(RULE)? {
         Judgement::Single(verdict) => Some(verdict),
         Judgement::Ensemble(_) | Judgement::Failed(_) => None,

@@ -11,7 +11,7 @@ use agentgauge::engine::judging::{JudgeRequest, RubricRequest};
 use agentgauge::engine::options::CostOptions;
 use agentgauge::engine::span::{Report, Source, TraceId};
 use agentgauge::engine::tenants::Shares;
-use agentgauge::engine::trace::{Step, Transcript};
+use agentgauge::engine::trace::{Transcript, TranscriptStep};
 use agentgauge::ingest::{Batch, LeftOut, Overloaded, Sink};
 use agentgauge::judge::options::Format;
 use agentgauge::judge::{Judge, JudgeOptions, JudgeParts, Metric};
@@ -75,12 +75,12 @@ pub(crate) fn options(
 }
 
 pub(crate) fn transcript(answer: &str) -> Transcript {
-    let step = Step {
+    let step = TranscriptStep {
         kind: "tool",
         name: Some("search".into()),
         input: Some(r#"{"q":"order 7"}"#.into()),
         output: Some(answer.into()),
-        ..Step::default()
+        ..TranscriptStep::default()
     };
     Transcript { input: Some("refund order 7".into()), steps: vec![step], ..Transcript::default() }
 }
@@ -112,7 +112,7 @@ pub(crate) async fn all_judged(options: &JudgeOptions, requests: Vec<JudgeReques
         empty_is_one: false,
         clock: Clock::system(),
         registry: &registry,
-        told: None,
+        scores_out: None,
         paid: Vec::new(),
         shares: Shares::default(),
     };

@@ -13,7 +13,9 @@ use agentgauge::engine::span::Timestamp;
 use agentgauge::engine::time::Moment;
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::server::{ServerOptions, serve};
-use agentgauge::ingest::{Batch, LeftOut, Observe, Overloaded, Receiver, Sink, Tally, grpc, http};
+use agentgauge::ingest::{
+    Batch, LeftOut, Observe, Overloaded, Receiver, RequestCounts, Sink, grpc, http,
+};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{HeaderMap, Request, StatusCode};
@@ -142,7 +144,7 @@ impl Observe for Recorder {
         *self.seen.lock().unwrap().waited.entry(outcome).or_default() += 1;
     }
 
-    fn received(&self, transport: &'static str, encoding: &'static str, tally: &Tally) {
+    fn received(&self, transport: &'static str, encoding: &'static str, tally: &RequestCounts) {
         let mut seen = self.seen.lock().unwrap();
         let (requests, spans) = seen.received.entry((transport, encoding)).or_default();
         (*requests, *spans) = (*requests + 1, *spans + tally.spans);

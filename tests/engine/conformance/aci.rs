@@ -1,6 +1,6 @@
 //! AgentCI: sequences, sets, layers, verdicts.
 
-use agentgauge::engine::expect::judge::{self, Judgement, Label, Verdict};
+use agentgauge::engine::expect::judge::{self, JudgeVerdict, Judgement, Label};
 use agentgauge::engine::expect::observed::ObservedTool;
 use agentgauge::engine::expect::result::{Details, LayerResult};
 use agentgauge::engine::expect::spec::{CorrectnessSpec, MatchMode};
@@ -116,7 +116,7 @@ fn judge_verdict(case: &Value, tolerance: f64) -> Result<(), String> {
         let read = judge::parse(raw);
         json!({"score": read.score, "label": read.label})
     } else if let Some(verdicts) = input["ensemble"].as_array() {
-        let verdicts: Vec<Verdict> =
+        let verdicts: Vec<JudgeVerdict> =
             verdicts.iter().map(|entry| verdict(&entry["score"], &entry["label"])).collect();
         let outcome = judge::ensemble(&verdicts, threshold.unwrap()).unwrap();
         json!({"passed": outcome.passed, "score": outcome.score, "label": outcome.label})
@@ -127,9 +127,9 @@ fn judge_verdict(case: &Value, tolerance: f64) -> Result<(), String> {
     same("verdict", &case["expected"], &ours, tolerance)
 }
 
-fn verdict(score: &Value, label: &Value) -> Verdict {
+fn verdict(score: &Value, label: &Value) -> JudgeVerdict {
     let label = Label::deserialize(label).unwrap();
-    Verdict { score: score.as_i64().unwrap(), label, rationale: None, judge: None }
+    JudgeVerdict { score: score.as_i64().unwrap(), label, rationale: None, judge: None }
 }
 
 /// Status, number of problems, and the numbers of the layer.

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Feeds what comes at a second; returns what is told then.
-fn look(stage: &mut Assemble, spans: Vec<Span>, second: u64) -> Vec<Box<TraceFacts>> {
+fn look(stage: &mut Assembler, spans: Vec<Span>, second: u64) -> Vec<Box<TraceFacts>> {
     spans.into_iter().for_each(|span| stage.handle(Input::Span(Box::new(span)), at(second)));
     stage.handle_timeout(at(second), &nothing());
     stage.drain(&nothing())
@@ -15,7 +15,7 @@ fn answer(number: u64) -> Span {
 }
 
 /// A stage with a trace to which something came each minute, until it was of age.
-fn aged(root: Span) -> Assemble {
+fn aged(root: Span) -> Assembler {
     let mut stage = stage();
     look(&mut stage, vec![root], 0);
     (0..70).for_each(|minute| drop(look(&mut stage, vec![answer(minute)], 60 * minute)));
@@ -30,7 +30,7 @@ fn a_trace_that_is_of_age_is_told_no_more_often_than_any_other() {
     }
 }
 
-fn is_told_seldom(mut stage: Assemble) {
+fn is_told_seldom(mut stage: Assembler) {
     // What comes seldom is told at once.
     let told = look(&mut stage, vec![answer(100)], 4_200);
     assert_eq!((told.len(), told[0].state, told[0].llm_calls), (1, TraceState::Done, 71));

@@ -3,9 +3,9 @@
 use super::*;
 
 /// A stage in which a trace has a hundred spans at most.
-fn small() -> Assemble {
+fn small() -> Assembler {
     let options = AssembleOptions { max_spans_per_trace: 100, ..AssembleOptions::default() };
-    Assemble::new(options, LoopOptions::default(), &CostOptions::default())
+    Assembler::new(options, LoopOptions::default(), &CostOptions::default())
 }
 
 /// So many spans, each with an id of its own.
@@ -50,7 +50,7 @@ fn a_full_trace_takes_what_says_whose_it_is_and_how_it_ended() {
 
 #[test]
 fn half_of_a_run_without_a_name_has_no_verdict() {
-    let sealed = |stage: &mut Assemble, calls: u64| {
+    let sealed = |stage: &mut Assembler, calls: u64| {
         feed(stage, many(calls, 0, &tool(2)), at(0));
         let mut last = None;
         while let Some(due) = stage.poll_timeout() {

@@ -12,14 +12,14 @@ fn what_comes_while_a_judge_is_away_is_not_kept_for_it() {
         max_open_bytes: 100_000,
         ..JudgeRules::default()
     };
-    let full = |tenant| Attention::Full(Arc::new([tenant].into()));
+    let full = |tenant| JudgeAvailability::Full(Arc::new([tenant].into()));
     for (while_it_came, when_done, asks) in [
-        (Attention::Reads, Attention::Reads, true),
-        (full(0), Attention::Reads, false),
-        (Attention::Reads, full(0), false),
+        (JudgeAvailability::Available, JudgeAvailability::Available, true),
+        (full(0), JudgeAvailability::Available, false),
+        (JudgeAvailability::Available, full(0), false),
         (full(1), full(1), true),
-        (Attention::Reads, Attention::Away, false),
-        (Attention::Away, Attention::Reads, false),
+        (JudgeAvailability::Available, JudgeAvailability::Away, false),
+        (JudgeAvailability::Away, JudgeAvailability::Available, false),
     ] {
         let mut stage = stage().judging(Some(rules.clone()));
         stage.attend(while_it_came.clone());
@@ -68,7 +68,7 @@ fn what_nobody_is_going_to_judge_is_not_kept_for_it() {
 
 #[test]
 fn rules_for_an_answer_are_asked_stage_by_stage_and_each_once() {
-    use crate::expect::judge::{Judgement, Label, Verdict};
+    use crate::expect::judge::{JudgeVerdict, Judgement, Label};
     let spec = Spec::parse(
         "agent: a
 queries:
@@ -90,13 +90,14 @@ queries:
         stage().expecting(Arc::new([Suite::new(spec.unwrap(), [])])).judging(Some(rules));
     feed(&mut stage, vec![root], at(0));
     assert!(stage.requests().is_empty(), "it is not done yet");
-    let asked = |stage: &mut Assemble| -> Vec<String> {
+    let asked = |stage: &mut Assembler| -> Vec<String> {
         let requests = stage.requests();
         assert!(requests.iter().all(|request| !request.metrics));
         requests.into_iter().flat_map(|request| request.rubrics).map(|rubric| rubric.rule).collect()
     };
     let judgements = |rules: &[&str], score| -> Judgements {
-        let verdict = Verdict { score, label: Label::Borderline, rationale: None, judge: None };
+        let verdict =
+            JudgeVerdict { score, label: Label::Borderline, rationale: None, judge: None };
         rules.iter().map(|rule| ((*rule).to_owned(), Judgement::Single(verdict.clone()))).collect()
     };
     let judged = |id: u8, judgements: Judgements| {
@@ -132,7 +133,7 @@ queries:
 }
 
 /// What the traces hold of long texts, counted anew.
-fn text_bytes(stage: &Assemble) -> usize {
+fn text_bytes(stage: &Assembler) -> usize {
     held_bytes(stage).extra
 }
 
@@ -183,7 +184,7 @@ fn texts_of_who_has_the_most_for_its_share_give_way_to_those_of_others() {
     let tenants = ["flood", "quiet"].map(|tenant| {
         Arc::new(Resource { tenant: Some(Arc::from(tenant)), ..Resource::default() })
     });
-    let turn = |stage: &mut Assemble, id: u8, resource: &Arc<Resource>| {
+    let turn = |stage: &mut Assembler, id: u8, resource: &Arc<Resource>| {
         let resource = Arc::clone(resource);
         let input = Some(Text { text: Arc::from("Hello ".repeat(100)), rank: 0 });
         let said = Span { input, ..span(2, 1, Operation::Chat) };
@@ -192,7 +193,7 @@ fn texts_of_who_has_the_most_for_its_share_give_way_to_those_of_others() {
         feed(stage, vec![own(said), own(root())], at(u64::from(id)));
         assert_eq!(stage.bytes.all().extra, text_bytes(stage));
     };
-    let given_up = |stage: &Assemble| stage.counts().get("texts", "given_up");
+    let given_up = |stage: &Assembler| stage.counts().get("texts", "given_up");
     let [flood, quiet] = &tenants;
     // While nobody else wants it all room is the one's, and what there is no room for is its own.
     (1..6).for_each(|id| turn(&mut stage, id, flood));

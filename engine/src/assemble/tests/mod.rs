@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::room::Sums;
+use super::memory_bounds::Sums;
 use super::*;
 use crate::expect::{Judgements, Spec};
 use crate::facts::TraceState;
 use crate::math::Quanta;
 use crate::span::{
-    Arguments, Attempt, IdHash, ModelFacts, Operation, Pause, Remarks, Resource, SessionName,
-    Source, SpanId, Status, TOLD_BY_RECORD, Text, Tokens, ToolFacts, ToolResult,
+    Arguments, Attempt, IdHash, ModelFacts, Operation, Pause, RECORD_SCOPE, Remarks, Resource,
+    SessionName, Source, SpanId, Status, Text, Tokens, ToolFacts, ToolResult,
 };
 use crate::tenants::{TenantOptions, tenant_hash};
 
@@ -56,8 +56,8 @@ fn root() -> Span {
     root
 }
 
-fn stage() -> Assemble {
-    Assemble::new(AssembleOptions::default(), LoopOptions::default(), &CostOptions::default())
+fn stage() -> Assembler {
+    Assembler::new(AssembleOptions::default(), LoopOptions::default(), &CostOptions::default())
 }
 
 /// A table in which nothing is known.
@@ -65,13 +65,13 @@ fn nothing() -> Learned {
     Learned::new(&AssembleOptions::default(), Shares::default())
 }
 
-fn feed(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<Box<TraceFacts>> {
+fn feed(stage: &mut Assembler, spans: Vec<Span>, now: Timestamp) -> Vec<Box<TraceFacts>> {
     spans.into_iter().for_each(|span| stage.handle(Input::Span(Box::new(span)), now));
     stage.drain(&nothing())
 }
 
 /// Feeds the spans and lets the trace rest until it is done.
-fn done(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<Box<TraceFacts>> {
+fn done(stage: &mut Assembler, spans: Vec<Span>, now: Timestamp) -> Vec<Box<TraceFacts>> {
     let mut updates = feed(stage, spans, now);
     stage.handle_timeout(now.after(Duration::from_secs(10)), &nothing());
     updates.extend(stage.drain(&nothing()));
@@ -363,7 +363,7 @@ fn a_turn_whose_agent_waits_for_somebody_is_not_over_until_it_went_on_or_is_of_a
         tenant: None,
         ..log("")
     };
-    let told = |stage: &mut Assemble, second: u64| {
+    let told = |stage: &mut Assembler, second: u64| {
         stage.handle_timeout(at(second), &nothing());
         stage.drain(&nothing()).pop().map(|update| update.state)
     };
@@ -551,7 +551,7 @@ fn a_long_trace_is_searched_for_loops_no_more_often_than_its_length_allows() {
         let start = 1_000 + u64::from(number) * 100;
         Span { span_id, start: Timestamp(start), end: Timestamp(start + 50), ..tool(2) }
     };
-    let told = |stage: &mut Assemble, number, now| -> u64 {
+    let told = |stage: &mut Assembler, number, now| -> u64 {
         let updates = feed(stage, vec![numbered(number)], now);
         updates.iter().flat_map(|update| &update.loops).map(|found| found.count).sum()
     };
@@ -680,7 +680,7 @@ queries:
 
 #[test]
 fn over_the_bound_the_trace_whose_time_is_nearest_goes() {
-    let mut stage = Assemble::new(
+    let mut stage = Assembler::new(
         AssembleOptions { max_open_traces: 1, ..AssembleOptions::default() },
         LoopOptions::default(),
         &CostOptions::default(),
@@ -695,7 +695,7 @@ fn over_the_bound_the_trace_whose_time_is_nearest_goes() {
 }
 
 /// What the traces hold, counted anew.
-fn held_bytes(stage: &Assemble) -> Sums {
+fn held_bytes(stage: &Assembler) -> Sums {
     let ids: Vec<_> = stage.deadlines.traces().collect();
     let bytes = || ids.iter().filter_map(|id| stage.traces.get(*id)).map(OpenTrace::bytes);
     let sum = |of: fn(Bytes) -> u32| bytes().map(|bytes| of(bytes) as usize).sum();
@@ -712,7 +712,7 @@ fn answer(trace: u8, number: u8, bytes: usize) -> Span {
 #[test]
 fn over_the_bound_on_bytes_done_traces_go_then_quiet_ones() {
     let options = AssembleOptions { max_bytes: 100_000, ..AssembleOptions::default() };
-    let mut stage = Assemble::new(options, LoopOptions::default(), &CostOptions::default());
+    let mut stage = Assembler::new(options, LoopOptions::default(), &CostOptions::default());
     let of = |id: u8| Span { trace_id: TraceId([id; 16]), ..root() };
     done(&mut stage, vec![answer(1, 2, 40_000), of(1)], at(0));
     feed(&mut stage, vec![answer(2, 2, 40_000)], at(20));
@@ -732,7 +732,7 @@ fn over_the_bound_on_bytes_done_traces_go_then_quiet_ones() {
 #[test]
 fn a_trace_that_is_too_large_loses_its_texts_and_then_takes_no_more() {
     let options = AssembleOptions { max_trace_bytes: 100_000, ..AssembleOptions::default() };
-    let mut stage = Assemble::new(options, LoopOptions::default(), &CostOptions::default());
+    let mut stage = Assembler::new(options, LoopOptions::default(), &CostOptions::default());
     let of = |number: u8, bytes| answer(7, number, bytes);
     feed(&mut stage, vec![of(2, 40_000), of(3, 40_000), of(4, 40_000), of(5, 30)], at(0));
     let held = stage.bytes.all().all;
@@ -758,10 +758,10 @@ fn a_trace_that_is_too_large_loses_its_texts_and_then_takes_no_more() {
 #[test]
 fn spans_that_may_move_to_another_turn_are_held_by_what_they_weigh() {
     let options = AssembleOptions { max_turn_spans: 20, ..AssembleOptions::default() };
-    let mut stage = Assemble::new(options, LoopOptions::default(), &CostOptions::default());
+    let mut stage = Assembler::new(options, LoopOptions::default(), &CostOptions::default());
     let said = |session: u64, number: u8, bytes: usize| {
         let spoken = answer(0, number, bytes);
-        Span { trace_id: TraceId::of_session(session), scope: TOLD_BY_RECORD, ..spoken }
+        Span { trace_id: TraceId::of_session(session), scope: RECORD_SCOPE, ..spoken }
     };
     // Each weighs five, but for those without texts, which weigh one.
     for session in 1..5 {
@@ -777,7 +777,7 @@ fn spans_that_may_move_to_another_turn_are_held_by_what_they_weigh() {
 
 #[test]
 fn what_is_done_goes_before_what_is_open() {
-    let mut stage = Assemble::new(
+    let mut stage = Assembler::new(
         AssembleOptions { max_open_traces: 2, ..AssembleOptions::default() },
         LoopOptions::default(),
         &CostOptions::default(),
@@ -1051,18 +1051,18 @@ fn tenants_that_use_one_trace_id_have_a_trace_each() {
 fn one_tenant_s_traces_do_not_push_out_another_s() {
     let options = AssembleOptions { max_open_traces: 8, ..AssembleOptions::default() };
     let empty = || {
-        Assemble::new(options.clone(), LoopOptions::default(), &CostOptions::default())
+        Assembler::new(options.clone(), LoopOptions::default(), &CostOptions::default())
             .shared_by(TenantOptions::default().shares(2))
     };
     let mut stage = empty();
-    let open = |stage: &mut Assemble, number: u64, tenant: &str| {
+    let open = |stage: &mut Assembler, number: u64, tenant: &str| {
         let trace_id = TraceId(u128::from(number).to_be_bytes());
         let span = Span { trace_id, resource: of_tenant(tenant), ..tool(2) };
         feed(stage, vec![span], at(number));
     };
     (0..4).for_each(|number| open(&mut stage, number, "bank"));
     (4..100).for_each(|number| open(&mut stage, number, "shop"));
-    let held = |stage: &Assemble, tenant: &str| {
+    let held = |stage: &Assembler, tenant: &str| {
         let own = tenant_hash(Some(tenant));
         stage.deadlines.traces().filter(|trace| trace.tenant == own).count()
     };

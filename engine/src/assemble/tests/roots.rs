@@ -6,7 +6,7 @@ const HOUR: u64 = 3_600;
 
 /// A stage and what is known to all shards.
 struct Shard {
-    stage: Assemble,
+    stage: Assembler,
     known: Learned,
     now: u64,
     traces: u8,
@@ -15,7 +15,7 @@ struct Shard {
 impl Shard {
     fn new(options: AssembleOptions) -> Self {
         let known = Learned::new(&options, Shares::default());
-        let stage = Assemble::new(options, LoopOptions::default(), &CostOptions::default());
+        let stage = Assembler::new(options, LoopOptions::default(), &CostOptions::default());
         Self { stage, known, now: 0, traces: 0 }
     }
 

@@ -99,7 +99,7 @@ pub(super) struct InputFacts<'v> {
 
 /// What an output says.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Said<'v> {
+pub(super) struct OutputFacts<'v> {
     /// The text of the last assistant message after the last user's that has one.
     pub(super) text: Option<Cow<'v, str>>,
     /// The tool calls after the last user's message, in order.
@@ -180,9 +180,9 @@ fn asked_in_all<'v>(value: &'v RawValue<'_>) -> InputFacts<'v> {
 }
 
 /// Reads an attribute that holds what a model or an agent answered: messages or plain text.
-pub(super) fn said<'v>(value: &'v RawValue<'_>) -> Said<'v> {
+pub(super) fn said<'v>(value: &'v RawValue<'_>) -> OutputFacts<'v> {
     if let Some((text, _)) = value.as_str().and_then(|list| texts(list, Role::Assistant)) {
-        return Said { text, ..Said::default() };
+        return OutputFacts { text, ..OutputFacts::default() };
     }
     let parsed = parsed(value);
     let messages =
@@ -201,7 +201,7 @@ pub(super) fn said<'v>(value: &'v RawValue<'_>) -> Said<'v> {
             (as_it_is(value, &parsed), true)
         }
     };
-    Said { text: text.filter(|text| !text.is_empty()), calls: Vec::new(), loose }
+    OutputFacts { text: text.filter(|text| !text.is_empty()), calls: Vec::new(), loose }
 }
 
 /// Plain text, and whether it is the `repr` of an object.
@@ -224,8 +224,8 @@ fn as_it_is<'v>(value: &'v RawValue<'_>, parsed: &Option<Json<'_>>) -> Option<Co
 }
 
 /// Reads a model's answer from a list of the convention's events, of which the others are its input.
-pub(super) fn choices<'v>(value: &'v RawValue<'_>) -> Said<'v> {
-    let Some(Json::List(events)) = parsed(value) else { return Said::default() };
+pub(super) fn choices<'v>(value: &'v RawValue<'_>) -> OutputFacts<'v> {
+    let Some(Json::List(events)) = parsed(value) else { return OutputFacts::default() };
     let choices = events
         .iter()
         .filter(|event| event.get("event.name").and_then(Json::as_str) == Some("gen_ai.choice"));
@@ -348,12 +348,12 @@ fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> (InputFacts<'v>, bool) {
 }
 
 /// What the messages after the last one of a user say: those before it may be of earlier turns, as in the state of a graph.
-fn said_in<'v>(messages: &[Message<'_, 'v>]) -> Said<'v> {
+fn said_in<'v>(messages: &[Message<'_, 'v>]) -> OutputFacts<'v> {
     let earlier = messages.iter().rposition(Message::is_of_user).map_or(0, |at| at + 1);
     let own = messages[earlier..].iter().filter(|message| message.role == Role::Assistant);
     let own: Vec<&Message<'_, '_>> = own.collect();
     let last = own.iter().rposition(|message| message.text().is_some());
-    Said {
+    OutputFacts {
         text: last.and_then(|last| whole(&own[..=last])),
         calls: own.iter().flat_map(|message| message.calls()).collect(),
         loose: false,
@@ -366,12 +366,12 @@ fn whole<'v>(messages: &[&Message<'_, 'v>]) -> Option<Cow<'v, str>> {
     let pieces = before.iter().rev().take_while(|message| message.is_piece()).count();
     let pieces = before[before.len() - pieces..].iter().filter_map(|piece| piece.text());
     let text = last.text()?;
-    let mut joined = pieces.collect::<String>();
-    if joined.is_empty() {
+    let mut call_key = pieces.collect::<String>();
+    if call_key.is_empty() {
         return Some(text);
     }
-    joined.push_str(&text);
-    Some(joined.into())
+    call_key.push_str(&text);
+    Some(call_key.into())
 }
 
 impl<'t, 'v> Message<'t, 'v> {
@@ -383,10 +383,10 @@ impl<'t, 'v> Message<'t, 'v> {
     fn text(&self) -> Option<Cow<'v, str>> {
         let text = match self.content? {
             Json::Text(text) => text.clone(),
-            Json::List(parts) => joined(parts),
+            Json::List(parts) => call_key(parts),
             other @ (Json::Null | Json::Bool(_) | Json::Number(_) | Json::Object(_)) => {
                 match other.get("parts").and_then(Json::as_list) {
-                    Some(parts) => joined(parts),
+                    Some(parts) => call_key(parts),
                     None => part_text(other)?.clone(),
                 }
             }
@@ -442,16 +442,16 @@ impl<'t, 'v> Message<'t, 'v> {
 }
 
 /// The texts of parts, each on lines of its own.
-fn joined<'v>(parts: &[Json<'v>]) -> Cow<'v, str> {
+fn call_key<'v>(parts: &[Json<'v>]) -> Cow<'v, str> {
     let mut texts = parts.iter().filter_map(part_text);
     let Some(first) = texts.next() else { return Cow::default() };
-    let mut joined = first.clone();
+    let mut call_key = first.clone();
     for text in texts {
-        let joined = joined.to_mut();
-        joined.push('\n');
-        joined.push_str(text);
+        let call_key = call_key.to_mut();
+        call_key.push('\n');
+        call_key.push_str(text);
     }
-    joined
+    call_key
 }
 
 /// Whether a value is what a decorated function was called with.

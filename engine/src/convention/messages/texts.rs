@@ -45,14 +45,14 @@ fn message<'v>(lexer: &mut Lexer<'v>) -> Option<(Role, Cow<'v, str>)> {
 /// The texts of parts, each on lines of its own.
 fn parts<'v>(lexer: &mut Lexer<'v>) -> Option<Cow<'v, str>> {
     lexer.take(b'[').then_some(())?;
-    let mut joined = part(lexer)?;
+    let mut call_key = part(lexer)?;
     while lexer.take(b',') {
         let text = part(lexer)?;
-        let joined = joined.to_mut();
-        joined.push('\n');
-        joined.push_str(&text);
+        let call_key = call_key.to_mut();
+        call_key.push('\n');
+        call_key.push_str(&text);
     }
-    lexer.take(b']').then_some(joined)
+    lexer.take(b']').then_some(call_key)
 }
 
 fn part<'v>(lexer: &mut Lexer<'v>) -> Option<Cow<'v, str>> {

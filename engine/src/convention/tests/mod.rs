@@ -24,7 +24,7 @@ fn raw(name: &'static str, list: &[(&'static str, RawValue<'static>)]) -> RawSpa
     }
 }
 
-fn span_of(conventions: &Conventions, raw: &RawSpan<'_>, scope: &RawScope<'_>) -> Reading {
+fn span_of(conventions: &Conventions, raw: &RawSpan<'_>, scope: &RawScope<'_>) -> DecodedSpan {
     let emitter = Emitter { scope: conventions.scope(scope), resource: &Arc::default() };
     conventions.span(raw, emitter, &mut Names::default())
 }
@@ -34,11 +34,11 @@ fn options() -> ConventionOptions {
     ConventionOptions { keep_texts: true, ..ConventionOptions::default() }
 }
 
-fn read(raw: &RawSpan<'_>) -> Reading {
+fn read(raw: &RawSpan<'_>) -> DecodedSpan {
     read_with(options(), raw)
 }
 
-fn read_with(options: ConventionOptions, raw: &RawSpan<'_>) -> Reading {
+fn read_with(options: ConventionOptions, raw: &RawSpan<'_>) -> DecodedSpan {
     span_of(&Conventions::new(options), raw, &RawScope::default())
 }
 
@@ -46,11 +46,11 @@ fn record(event: &'static str, list: &[(&'static str, RawValue<'static>)]) -> Ra
     RawLog { event_name: event.into(), attributes: attributes(list), ..RawLog::default() }
 }
 
-fn read_log(raw: &RawLog<'_>) -> LogReading {
+fn read_log(raw: &RawLog<'_>) -> DecodedLog {
     read_log_with(ConventionOptions::default(), raw)
 }
 
-fn read_log_with(options: ConventionOptions, raw: &RawLog<'_>) -> LogReading {
+fn read_log_with(options: ConventionOptions, raw: &RawLog<'_>) -> DecodedLog {
     let conventions = Conventions::new(options);
     let scope = conventions.scope(&RawScope::default());
     conventions.log(raw, Emitter { scope, resource: &Arc::default() })
@@ -586,7 +586,7 @@ fn long_names_and_texts_are_cut_at_a_character() {
     );
     let read = |options| read_with(options, &span);
     let unread = read(ConventionOptions { keep_texts: false, ..options.clone() });
-    let Reading { span, repaired, .. } = read(options);
+    let DecodedSpan { span, repaired, .. } = read(options);
     assert_eq!(span.session.unwrap().id.as_ref(), "abc");
     assert_eq!(span.input.as_ref().unwrap().text.as_ref(), "éé");
     assert_eq!(repaired, ["name_cut", "text_cut"]);
@@ -607,7 +607,7 @@ fn a_text_is_not_cut_within_a_word() {
         ("input.value", text("the key sk-abcdef")),
         ("output.value", text("no key at all")),
     ];
-    let Reading { span, repaired, .. } = read_with(options, &raw("x", &sent));
+    let DecodedSpan { span, repaired, .. } = read_with(options, &raw("x", &sent));
     assert_eq!(&*span.input.unwrap().text, "the key ");
     assert_eq!(&*span.output.unwrap().text, "no key at ");
     assert_eq!(repaired, ["text_cut"]);
@@ -1084,7 +1084,7 @@ fn whatever_names_an_attempt_is_cut_and_a_list_of_names_as_a_text_is() {
         ("agentgauge.cited.document_ids", many),
         ("agentgauge.constraint.id", long()),
     ];
-    let Reading { span, repaired, .. } = read_with(options.clone(), &raw("x", &list));
+    let DecodedSpan { span, repaired, .. } = read_with(options.clone(), &raw("x", &list));
     let attempt = span.attempt.unwrap();
     let named = [&attempt.task, &attempt.run, &attempt.trial, &attempt.perturbation];
     for name in named.into_iter().chain([&attempt.perturbation_id]) {

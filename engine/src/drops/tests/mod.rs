@@ -42,8 +42,8 @@ impl Fixture {
         Self { drops, counts: Counts::default() }
     }
 
-    fn tell(&mut self, version: &str, trace: DoneTrace) {
-        self.drops.tell(&key(version), [trace], WallShift::default());
+    fn observe(&mut self, version: &str, trace: DoneTrace) {
+        self.drops.observe(&key(version), [trace], WallShift::default());
         self.drops.settle(&DriftOptions::default(), &mut self.counts);
     }
 
@@ -94,7 +94,7 @@ fn every_stream_has_a_name_of_its_own_that_is_read_back() {
     let effort = Some(Effort { cost_quanta, ..Effort::default() });
     for hour in 1..90 {
         let (outcome_failed, tools_failed) = (Some(hour % 2 == 0), Some(true));
-        told.tell("1", DoneTrace { outcome_failed, tools_failed, effort, ..trace(hour, true) });
+        told.observe("1", DoneTrace { outcome_failed, tools_failed, effort, ..trace(hour, true) });
     }
     let names: Vec<&str> = told.view("1").iter().map(|drop| drop.stream).collect();
     let expected: Vec<&str> = STREAMS.iter().map(|stream| stream.name).collect();
@@ -108,7 +108,7 @@ fn every_stream_has_a_name_of_its_own_that_is_read_back() {
 #[test]
 fn what_is_not_known_of_a_trace_is_no_value() {
     let mut told = Fixture::new(10);
-    told.tell("1", DoneTrace { failed: None, ..trace(1, false) });
+    told.observe("1", DoneTrace { failed: None, ..trace(1, false) });
     let names: Vec<&str> = told.view("1").iter().map(|drop| drop.stream).collect();
     assert_eq!(names, ["loops"]);
 }
@@ -117,11 +117,11 @@ fn what_is_not_known_of_a_trace_is_no_value() {
 fn streams_that_went_silent_leave_their_share_to_others() {
     let mut told = Fixture::new(10);
     for version in ["1", "2", "3"] {
-        told.tell(version, trace(1, false));
+        told.observe(version, trace(1, false));
     }
     assert_eq!((told.drops.shares.paging, told.drops.shares.warning), (3, 3));
     for hour in 2..30 {
-        told.tell("3", trace(hour, false));
+        told.observe("3", trace(hour, false));
     }
     assert_eq!((told.drops.shares.paging, told.drops.shares.warning), (1, 1));
 }
@@ -134,7 +134,7 @@ fn a_tenant_whose_versions_change_takes_no_watch_of_another() {
     };
     let mut told = Fixture::new(1);
     let tell = |told: &mut Fixture, agent: &AgentKey, hour| {
-        told.drops.tell(agent, [trace(hour, false)], WallShift::default());
+        told.drops.observe(agent, [trace(hour, false)], WallShift::default());
         told.drops.settle(&DriftOptions::default(), &mut told.counts);
     };
     let quiet = of("quiet", "1");
@@ -150,12 +150,12 @@ fn a_tenant_whose_versions_change_takes_no_watch_of_another() {
 fn what_was_unheard_of_for_longest_is_forgotten_over_the_bound_and_all_in_the_end() {
     let mut told = Fixture::new(1);
     for (hour, version) in (1..).zip(["1", "2", "3", "4", "1", "5"]) {
-        told.tell(version, trace(hour, false));
+        told.observe(version, trace(hour, false));
     }
     let held = ["1", "2", "3", "4", "5"].map(|version| told.view(version).len());
     assert_eq!(held, [2, 0, 2, 2, 2]);
     assert_eq!(told.counts.get("drops", "forgotten"), 1);
-    told.tell("1", trace(57 * 24, false));
+    told.observe("1", trace(57 * 24, false));
     assert_eq!(told.counts.get("drops", "expired"), 4);
     assert_eq!(told.view("1").len(), 2);
 }
@@ -164,7 +164,7 @@ fn what_was_unheard_of_for_longest_is_forgotten_over_the_bound_and_all_in_the_en
 fn the_version_before_is_the_one_that_was_heard_of_last() {
     let mut told = Fixture::new(10);
     for (hour, version) in [(1, "9"), (2, "1"), (3, "9"), (4, "5")] {
-        told.tell(version, trace(hour, false));
+        told.observe(version, trace(hour, false));
     }
     let before = |version| told.drops.watches[&key(version)].before.clone();
     assert_eq!(before("9"), None);
@@ -181,7 +181,7 @@ fn the_examples_are_sessions_of_what_carries_most_failures() {
         ..trace(hour, true)
     };
     let found = (1..60).find_map(|hour| {
-        told.tell("1", failing(hour, if hour % 3 == 0 { "rare" } else { "often" }));
+        told.observe("1", failing(hour, if hour % 3 == 0 { "rare" } else { "often" }));
         let drop = told.view("1").remove(0);
         (drop.severity == "critical").then(|| (hour, drop.drop.unwrap()))
     });
@@ -202,7 +202,7 @@ fn the_kind_of_error_is_that_of_more_than_half_of_the_failures_or_none() {
         (1..60).find_map(|hour| {
             let kind = kinds.get(usize::try_from(hour).unwrap() % kinds.len()).copied();
             let error_type = kind.unwrap_or_default().to_owned();
-            told.tell("1", DoneTrace { error_type, ..trace(hour, true) });
+            told.observe("1", DoneTrace { error_type, ..trace(hour, true) });
             let drop = told.view("1").remove(0);
             (drop.severity == "critical").then(|| drop.drop.unwrap().error_type)
         })
@@ -216,7 +216,7 @@ fn the_kind_of_error_is_that_of_more_than_half_of_the_failures_or_none() {
 fn a_stream_is_accepted_by_its_name() {
     let mut told = Fixture::new(10);
     for hour in 1..60 {
-        told.tell("1", DoneTrace { outcome_failed: Some(true), ..trace(hour, true) });
+        told.observe("1", DoneTrace { outcome_failed: Some(true), ..trace(hour, true) });
     }
     let severities =
         |told: &Fixture| told.view("1").iter().map(|drop| drop.severity).collect::<Vec<_>>();
@@ -250,7 +250,7 @@ proptest! {
                     effort: Some(Effort { model_calls: calls, ..Effort::default() }),
                     ..trace(hour, failed)
                 };
-                told.drops.tell(&key(&version.to_string()), [trace], WallShift::default());
+                told.drops.observe(&key(&version.to_string()), [trace], WallShift::default());
             }
             told.drops.settle(&DriftOptions::default(), &mut told.counts);
             told.saved()
@@ -289,14 +289,14 @@ fn severity(told: &Fixture, version: &str, stream: &str) -> &'static str {
 #[test]
 fn traces_that_take_longer_than_usual_are_a_warning_of_latency_alone() {
     let mut told = Fixture::new(10);
-    (0..5_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));
+    (0..5_000).for_each(|minute| told.observe("1", taking(minute, 1, 1)));
     for stream in ["verdict", "loops", "effort", "latency"] {
         assert_eq!(severity(&told, "1", stream), "quiet", "{stream}");
     }
     assert_eq!(severity(&told, "1", "cost"), "absent", "no trace tells its cost");
     let rise = 5_000..5_060;
     let found = rise.clone().find(|minute| {
-        told.tell("1", taking(*minute, 1, 2));
+        told.observe("1", taking(*minute, 1, 2));
         severity(&told, "1", "latency") == "warning"
     });
     let found = found.expect("twice the time is a rise");
@@ -311,10 +311,10 @@ fn traces_that_take_longer_than_usual_are_a_warning_of_latency_alone() {
 #[test]
 fn what_is_slow_does_not_become_usual_while_it_is_a_warning() {
     let mut told = Fixture::new(10);
-    (0..2_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));
-    (2_000..12_000).for_each(|minute| told.tell("1", taking(minute, 1, 3)));
+    (0..2_000).for_each(|minute| told.observe("1", taking(minute, 1, 1)));
+    (2_000..12_000).for_each(|minute| told.observe("1", taking(minute, 1, 3)));
     assert_eq!(severity(&told, "1", "latency"), "warning", "a week later");
-    (12_000..14_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));
+    (12_000..14_000).for_each(|minute| told.observe("1", taking(minute, 1, 1)));
     assert_eq!(severity(&told, "1", "latency"), "quiet");
 }
 
@@ -324,7 +324,7 @@ fn the_return_from_days_of_light_work_is_no_rise() {
         let mut told = Fixture::new(10);
         for minute in (0..45 * 1_440).step_by(14) {
             let is_light = (30 * 1_440..32 * 1_440).contains(&minute);
-            told.tell("1", taking(minute, seed, if is_light { 1 } else { 2 }));
+            told.observe("1", taking(minute, seed, if is_light { 1 } else { 2 }));
             for stream in ["effort", "latency"].iter().filter(|_| minute >= 32 * 1_440) {
                 let severity = severity(&told, "1", stream);
                 assert_ne!(severity, "warning", "{stream} in minute {minute}, {seed}");
@@ -345,7 +345,7 @@ fn the_return_from_two_weeks_of_light_work_is_no_rise_where_all_traces_are_alike
         let (model_calls, nanos) = if is_light { (4, 10) } else { (8, 20) };
         let effort =
             Some(Effort { model_calls, nanos: nanos * 1_000_000_000, ..Effort::default() });
-        told.tell("1", DoneTrace { effort, ..alike });
+        told.observe("1", DoneTrace { effort, ..alike });
         for stream in ["effort", "latency"] {
             assert_ne!(severity(&told, "1", stream), "warning", "{stream} on day {}", quarter / 96);
         }
@@ -355,8 +355,8 @@ fn the_return_from_two_weeks_of_light_work_is_no_rise_where_all_traces_are_alike
 #[test]
 fn a_new_version_is_held_against_what_the_one_before_took() {
     let mut told = Fixture::new(10);
-    (0..2_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));
-    (2_000..2_060).for_each(|minute| told.tell("2", taking(minute, 1, 3)));
+    (0..2_000).for_each(|minute| told.observe("1", taking(minute, 1, 1)));
+    (2_000..2_060).for_each(|minute| told.observe("2", taking(minute, 1, 3)));
     let view = told.view("2").into_iter().find(|drop| drop.stream == "latency").unwrap();
     assert_eq!((view.severity, view.against), ("warning", "version_before"));
 }
@@ -366,7 +366,7 @@ fn what_traces_take_does_not_warn_by_chance() {
     let warned = (0..3).filter(|seed| {
         let mut told = Fixture::new(10);
         (0..20_000).any(|minute| {
-            told.tell("1", taking(minute, *seed, 1));
+            told.observe("1", taking(minute, *seed, 1));
             ["effort", "latency"].iter().any(|stream| severity(&told, "1", stream) == "warning")
         })
     });
@@ -383,7 +383,7 @@ fn failing(
 ) -> &'static str {
     let mut worst = "quiet";
     for hour in hours {
-        told.tell(version, trace(hour, hour % nth == 0));
+        told.observe(version, trace(hour, hour % nth == 0));
         if severity(told, version, "verdict") == "critical" {
             worst = "critical";
         }
@@ -433,7 +433,7 @@ fn alternating(told: &mut Fixture, hours: std::ops::Range<u64>) {
     for hour in hours {
         let session = format!("session {} of lane {}", hour / 100, hour % 5);
         let failed = hour % 300 == 7;
-        told.tell("1", trace_of(hour, session, failed));
+        told.observe("1", trace_of(hour, session, failed));
     }
 }
 
@@ -452,7 +452,7 @@ fn pages_after(
 ) -> Option<u64> {
     let first = hours.start;
     for hour in hours {
-        told.tell("1", trace_of(hour, session(hour), true));
+        told.observe("1", trace_of(hour, session(hour), true));
         if severity(told, "1", "verdict") == "critical" {
             return Some(hour + 1 - first);
         }
@@ -494,7 +494,7 @@ fn a_session_that_fails_alone_pages_nobody_while_the_agent_is_new() {
 fn where_one_session_is_all_there_is_its_failures_page() {
     let mut told = Fixture::new(10);
     let one = || "the only one".to_owned();
-    (0..2_000).for_each(|hour| told.tell("1", trace_of(hour, one(), false)));
+    (0..2_000).for_each(|hour| told.observe("1", trace_of(hour, one(), false)));
     let outage = pages_after(&mut told, 2_000..2_050, |_| one());
     assert!(outage.is_some_and(|traces| traces < 10), "{outage:?}");
 }
@@ -503,7 +503,7 @@ fn where_one_session_is_all_there_is_its_failures_page() {
 fn a_session_is_good_again_with_its_next_success() {
     let mut told = Fixture::new(10);
     let fails = |told: &mut Fixture, hour: u64, failed: bool| {
-        told.tell("1", trace_of(hour, "own".to_owned(), failed));
+        told.observe("1", trace_of(hour, "own".to_owned(), failed));
         let watched = told.drops.watches[&key("1")].streams.get("verdict").unwrap();
         let next = |session: Option<u64>| watched.clone().in_session(session, true);
         let other = next(Some(1));
@@ -515,7 +515,7 @@ fn a_session_is_good_again_with_its_next_success() {
     assert_eq!(fails(&mut told, 1, false), (0, false));
     assert_eq!(fails(&mut told, 2, true), (1, false));
     assert_eq!(fails(&mut told, 3, true), (2, false));
-    told.tell("1", trace(4, true));
+    told.observe("1", trace(4, true));
     assert_eq!(fails(&mut told, 5, true), (3, false));
     // However long it fails.
     (6..50).for_each(|hour| _ = fails(&mut told, hour, true));
@@ -549,7 +549,7 @@ fn a_drop_is_found_though_versions_live_for_a_few_traces() {
         let mut trace_of = |told: &mut Fixture, failed: bool| {
             number += 1;
             let version = (number + overlap * u64::from(number % 3 == 1)) / 3;
-            told.tell(&version.to_string(), trace(number, failed));
+            told.observe(&version.to_string(), trace(number, failed));
             let view = told.view(&version.to_string()).remove(0);
             (view.severity, view.against)
         };
@@ -572,16 +572,16 @@ fn a_drop_of_a_version_that_was_replaced_ends_after_a_day_and_its_past_stays() {
     // Another agent goes on, and this one is silent.
     let other = key("3").with(|parts| parts.agent_name = "other".into());
     for hour in 660..720 {
-        told.drops.tell(&other, [trace(hour, false)], WallShift::default());
+        told.drops.observe(&other, [trace(hour, false)], WallShift::default());
         let changed = told.drops.settle(&DriftOptions::default(), &mut told.counts);
         assert_eq!(changed, []);
     }
     assert_eq!(severity(&told, "2", "verdict"), "critical");
     let usual = told.view("2")[0].usual;
     // It is rolled back. Nothing has come of the version for a day.
-    told.drops.tell(&key("1"), [trace(720, false)], WallShift::default());
+    told.drops.observe(&key("1"), [trace(720, false)], WallShift::default());
     let _ = told.drops.settle(&DriftOptions::default(), &mut told.counts);
-    told.drops.tell(&key("1"), [trace(721, false)], WallShift::default());
+    told.drops.observe(&key("1"), [trace(721, false)], WallShift::default());
     let changed = told.drops.settle(&DriftOptions::default(), &mut told.counts);
     assert!(changed.contains(&key("2")));
     let view = told.view("2").remove(0);
@@ -590,9 +590,9 @@ fn a_drop_of_a_version_that_was_replaced_ends_after_a_day_and_its_past_stays() {
     assert_eq!(failing(&mut told, "2", 722..760, 2), "critical");
     // While something comes of it, its drop stays, whatever other versions do.
     for hour in 760..800 {
-        told.tell("1", trace(hour, false));
+        told.observe("1", trace(hour, false));
         if hour % 20 == 0 {
-            told.tell("2", trace(hour, true));
+            told.observe("2", trace(hour, true));
         }
         assert_eq!(severity(&told, "2", "verdict"), "critical", "{hour}");
     }
@@ -621,15 +621,15 @@ fn a_version_that_rests_is_not_replaced() {
     // Version 2 works on workdays, beside version 1. From the sixth week on it fails.
     let works = |hour: u64| hour / 24 % 7 < 5 && hour % 24 < 10;
     let work = |told: &mut Fixture, hour: u64| {
-        told.tell("1", trace(hour, false));
+        told.observe("1", trace(hour, false));
         if works(hour) {
-            told.tell("2", trace(hour, hour >= 35 * 24 && hour.is_multiple_of(2)));
+            told.observe("2", trace(hour, hour >= 35 * 24 && hour.is_multiple_of(2)));
         }
     };
     let found = pages_of(&mut told, ("2", "verdict"), 1..70 * 24, work);
     assert_eq!(found, (1, "critical"));
     // It is rolled back on a Friday: a weekend later nobody can tell, on Tuesday it is over.
-    let rolled_back = |told: &mut Fixture, hour: u64| told.tell("1", trace(hour, false));
+    let rolled_back = |told: &mut Fixture, hour: u64| told.observe("1", trace(hour, false));
     let found = pages_of(&mut told, ("2", "verdict"), 70 * 24..70 * 24 + 8, rolled_back);
     assert_eq!(found.1, "critical");
     let found = pages_of(&mut told, ("2", "verdict"), 70 * 24 + 8..72 * 24, rolled_back);
@@ -640,12 +640,12 @@ fn a_version_that_rests_is_not_replaced() {
 fn a_version_that_goes_on_is_not_replaced_though_its_outcomes_are_told_once_a_week() {
     let mut told = Fixture::new(10);
     let work = |told: &mut Fixture, hour: u64| {
-        told.tell("1", trace(hour, false));
-        told.tell("2", trace(hour, false));
+        told.observe("1", trace(hour, false));
+        told.observe("2", trace(hour, false));
         if hour.is_multiple_of(7 * 24) {
             for session in 0..40 {
                 let id = format!("outcome {hour} {session}").into();
-                told.tell(
+                told.observe(
                     "2",
                     DoneTrace {
                         trace_id: None,
@@ -669,7 +669,7 @@ fn the_usual_silence_is_that_of_the_agent_whatever_its_versions() {
     let version = |hour: u64| format!("{}", hour / 24);
     for hour in 1..1_000 {
         let of = if hour % 20 == 0 { "canary".to_owned() } else { version(hour) };
-        told.tell(&of, trace(hour, false));
+        told.observe(&of, trace(hour, false));
     }
     let mut next = Fixture::new(100);
     next.drops.restore(rmp_serde::from_slice(&told.saved()).unwrap());
@@ -682,7 +682,7 @@ fn the_usual_silence_is_that_of_the_agent_whatever_its_versions() {
     // It comes to work every ten hours: its other versions are shown anew.
     let mut shown = 0;
     for hour in (1_000..2_000).step_by(10) {
-        told.drops.tell(&key("41"), [trace(hour, false)], WallShift::default());
+        told.drops.observe(&key("41"), [trace(hour, false)], WallShift::default());
         let changed = told.drops.settle(&DriftOptions::default(), &mut told.counts);
         shown += changed.iter().filter(|other| **other == key("canary")).count();
     }
@@ -690,7 +690,7 @@ fn the_usual_silence_is_that_of_the_agent_whatever_its_versions() {
     // Of an agent that is forgotten, nothing is left.
     let other = key("1").with(|parts| parts.agent_name = "other".into());
     for hour in [9_000, 9_002] {
-        told.drops.tell(&other, [trace(hour, false)], WallShift::default());
+        told.drops.observe(&other, [trace(hour, false)], WallShift::default());
         let _ = told.drops.settle(&DriftOptions::default(), &mut told.counts);
     }
     assert_eq!(told.drops.gaps.len(), 1);
@@ -699,10 +699,10 @@ fn the_usual_silence_is_that_of_the_agent_whatever_its_versions() {
 #[test]
 fn what_traces_take_after_an_accepted_deployment_is_usual() {
     let mut told = Fixture::new(10);
-    (0..2_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));
+    (0..2_000).for_each(|minute| told.observe("1", taking(minute, 1, 1)));
     assert!(told.deploy(&key("1"), "1", true, 2_000 / 60));
     let warned = (2_000..4_000).any(|minute| {
-        told.tell("1", taking(minute, 1, 3));
+        told.observe("1", taking(minute, 1, 3));
         severity(&told, "1", "latency") == "warning"
     });
     assert!(!warned);
@@ -788,7 +788,7 @@ impl Rollouts {
                 touched_unix_nano: at,
                 ..trace_of(0, session, failed)
             };
-            self.told.tell(version, trace);
+            self.told.observe(version, trace);
             self.look(version);
         }
     }
@@ -894,13 +894,13 @@ fn a_drop_ends_after_a_rollback_from_the_version_in_which_it_went_on() {
 fn with_a_trace_ahead(hours: u64) -> (Vec<u8>, Vec<DropView>) {
     let mut told = Fixture::new(10);
     for hour in 1..60 {
-        told.tell("1", trace(hour, false));
-        told.tell("2", trace(hour, hour % 30 == 0));
+        told.observe("1", trace(hour, false));
+        told.observe("2", trace(hour, hour % 30 == 0));
     }
-    told.tell("1", DoneTrace { at_unix_nano: (60 + hours) * HOUR, ..trace(60, true) });
+    told.observe("1", DoneTrace { at_unix_nano: (60 + hours) * HOUR, ..trace(60, true) });
     for hour in 61..200 {
-        told.tell("1", trace(hour, hour > 180));
-        told.tell("2", trace(hour, hour > 180));
+        told.observe("1", trace(hour, hour > 180));
+        told.observe("2", trace(hour, hour > 180));
     }
     let views = ["1", "2"].map(|version| told.view(version)).concat();
     (told.saved(), views)
@@ -922,7 +922,7 @@ fn where_no_arrival_is_known_a_trace_ends_when_it_says() {
         for hour in 1..200 {
             let known = trace(hour, hour > 150);
             let touched_unix_nano = if is_known { known.touched_unix_nano } else { 0 };
-            told.tell("1", DoneTrace { touched_unix_nano, ..known });
+            told.observe("1", DoneTrace { touched_unix_nano, ..known });
         }
         severity(&told, "1", "verdict")
     };
@@ -933,10 +933,10 @@ fn where_no_arrival_is_known_a_trace_ends_when_it_says() {
 fn traces_that_ended_before_the_last_one_count_at_the_same_time() {
     let found = |hours: u64| {
         let mut told = Fixture::new(10);
-        (1..400).for_each(|hour| told.tell("1", trace(hour, hour % 50 == 0)));
+        (1..400).for_each(|hour| told.observe("1", trace(hour, hour % 50 == 0)));
         let traces = (400..450_u64).find(|hour| {
             let at_unix_nano = hour.saturating_sub(hours) * HOUR;
-            told.tell("1", DoneTrace { at_unix_nano, ..trace(*hour, true) });
+            told.observe("1", DoneTrace { at_unix_nano, ..trace(*hour, true) });
             severity(&told, "1", "verdict") == "critical"
         });
         let drop = told.view("1").remove(0).drop.unwrap();

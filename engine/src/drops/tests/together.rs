@@ -76,7 +76,7 @@ impl Agent {
             ..done.clone()
         });
         for told in told.into_iter().chain([done]) {
-            self.drops.tell(&AgentKey::default(), [told], WallShift::default());
+            self.drops.observe(&AgentKey::default(), [told], WallShift::default());
         }
         self.drops.settle(&DriftOptions::default(), &mut self.counts);
     }

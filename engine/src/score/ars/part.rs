@@ -1,7 +1,7 @@
 //! The components of the score, by name.
 
 use super::Component;
-use crate::math::sheet::{Named, Sheet};
+use crate::math::named_array::{Named, NamedArray};
 use crate::named::named;
 
 named! {
@@ -24,7 +24,7 @@ named! {
 }
 
 /// The components that have data.
-pub type Components = Sheet<ComponentName, Component, 6>;
+pub type Components = NamedArray<ComponentName, Component, 6>;
 
 impl ComponentName {
     /// The components that the source shows for each test case.

@@ -1,7 +1,7 @@
 //! The names of the scores.
 
 use super::score::Score;
-use crate::math::sheet::{Named, Sheet};
+use crate::math::named_array::{Named, NamedArray};
 use crate::named::named;
 
 named! {
@@ -54,7 +54,7 @@ named! {
 }
 
 /// The scores of an agent that exist.
-pub type Scores = Sheet<Name, Score, 21>;
+pub type Scores = NamedArray<Name, Score, 21>;
 
 /// The scores of each task; those of an agent are their means over tasks.
 pub const PER_TASK: [Name; 5] = [

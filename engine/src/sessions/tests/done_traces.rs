@@ -284,11 +284,11 @@ fn an_outcome_of_a_session_goes_along_with_its_traces_and_counts_once() {
 fn an_open_trace_of_which_nothing_comes_stalls_until_something_does() {
     let mut stage = stage();
     let stalled = |stage: &mut Sessions| only(stage.drain()).silences.stalled();
-    let heard = |revision: u64, second: u64| TraceFacts {
+    let last_heard = |revision: u64, second: u64| TraceFacts {
         touched_unix_nano: at(second).0,
         ..trace(1, 1).revision(revision)
     };
-    stage.handle(heard(1, 10), at(10));
+    stage.handle(last_heard(1, 10), at(10));
     assert_eq!(stalled(&mut stage), 0);
     let due = at(910);
     assert!(stage.poll_timeout().is_some_and(|next| next <= due));
@@ -296,11 +296,11 @@ fn an_open_trace_of_which_nothing_comes_stalls_until_something_does() {
     stage.drain();
     stage.handle_timeout(due);
     assert_eq!(stalled(&mut stage), 1);
-    stage.handle(heard(2, 920), at(920));
+    stage.handle(last_heard(2, 920), at(920));
     assert_eq!(stalled(&mut stage), 0);
     stage.handle_timeout(at(2_000));
     assert_eq!(stalled(&mut stage), 1);
-    stage.handle(heard(3, 2_010).done(), at(2_010));
+    stage.handle(last_heard(3, 2_010).done(), at(2_010));
     assert_eq!(stalled(&mut stage), 0);
 }
 
@@ -353,7 +353,7 @@ fn silence_counts_from_when_the_process_took_the_shard_over() {
 #[test]
 fn an_agent_that_waits_for_somebody_is_not_stalled_and_shows_nothing_of_what_is_usual() {
     let mut stage = stage();
-    let heard = |revision: u64, second: u64, since: Option<u64>| {
+    let last_heard = |revision: u64, second: u64, since: Option<u64>| {
         let remarks = Remarks {
             waits_since_unix_nano: since.map(|since| at(since).0),
             previous_session: Some("before".to_owned()),
@@ -368,7 +368,7 @@ fn an_agent_that_waits_for_somebody_is_not_stalled_and_shows_nothing_of_what_is_
             ..trace(1, 1).revision(revision)
         }
     };
-    stage.handle(heard(1, 10, Some(10)), at(10));
+    stage.handle(last_heard(1, 10, Some(10)), at(10));
     stage.handle_timeout(at(1_700));
     let update = only(stage.drain());
     assert_eq!(
@@ -379,12 +379,12 @@ fn an_agent_that_waits_for_somebody_is_not_stalled_and_shows_nothing_of_what_is_
     assert_eq!(view.previous_session_id.as_deref(), Some("before"));
     assert_eq!(view.traces[0].waits_since_unix_nano.as_deref(), Some("10000000000"));
     assert_eq!(view.traces[0].guardrails[0].name.as_deref(), Some("pii"));
-    stage.handle(heard(2, 1_700, None), at(1_700));
+    stage.handle(last_heard(2, 1_700, None), at(1_700));
     assert_eq!(ended_silences(&only(stage.drain())), []);
     // It went on, and then nothing came.
     stage.handle_timeout(at(2_700));
     assert_eq!(only(stage.drain()).silences.stalled(), 1);
-    stage.handle(heard(3, 2_701, None).done(), at(2_701));
+    stage.handle(last_heard(3, 2_701, None).done(), at(2_701));
     let update = only(stage.drain());
     let edits = |decision| counter(&update, Counter::Edits, &[decision]);
     assert_eq!((edits("accepted"), edits("rejected")), (2, 1));
@@ -401,12 +401,12 @@ fn ended_silences(update: &SessionFacts) -> Vec<(u8, u64)> {
 fn a_silence_counts_for_the_agent_whose_the_trace_turns_out_to_be() {
     for scopes in [["shop", "shop"], ["shop", "a"]] {
         let mut stage = stage();
-        let heard = |revision: u64, second: u64| TraceFacts {
+        let last_heard = |revision: u64, second: u64| TraceFacts {
             touched_unix_nano: at(second).0,
             ..trace(1, 1).revision(revision)
         };
         let unnamed = |revision, second| {
-            let unnamed = TraceFacts { uncertain: true, ..heard(revision, second).agent("") };
+            let unnamed = TraceFacts { uncertain: true, ..last_heard(revision, second).agent("") };
             scoped(unnamed, scopes[0])
         };
         // Twice for a quarter of an hour, once for half an hour.
@@ -416,11 +416,11 @@ fn a_silence_counts_for_the_agent_whose_the_trace_turns_out_to_be() {
         let update = only(stage.drain());
         assert_eq!((update.silences.weeks.len(), update.silences.open.len()), (0, 0));
         if scopes[0] != scopes[1] {
-            let gone = TraceFacts { tombstone: true, ..heard(5, 4_001) };
+            let gone = TraceFacts { tombstone: true, ..last_heard(5, 4_001) };
             stage.handle(scoped(gone, scopes[0]), at(4_001));
         }
         for revision in [5, 6] {
-            stage.handle(scoped(heard(revision, 4_001).done(), scopes[1]), at(4_001));
+            stage.handle(scoped(last_heard(revision, 4_001).done(), scopes[1]), at(4_001));
         }
         let updates = stage.drain();
         let update = updates.iter().find(|update| !update.tombstone).unwrap();
@@ -432,21 +432,21 @@ fn a_silence_counts_for_the_agent_whose_the_trace_turns_out_to_be() {
 #[test]
 fn a_step_that_takes_long_time_and_again_is_healthy_for_its_agent_alone() {
     let mut stage = stage();
-    let heard = |agent: &str, id: u8, revision: u64, second: u64| TraceFacts {
+    let last_heard = |agent: &str, id: u8, revision: u64, second: u64| TraceFacts {
         touched_unix_nano: at(second).0,
         ..trace(id, 1).agent(agent).session(agent).revision(revision)
     };
     // Each of twenty traces has a step of twenty minutes; those of another agent have none.
     for id in 1..=20 {
         let begin = u64::from(id) * 3_000;
-        stage.handle(heard("slow", id, 1, begin), at(begin));
-        stage.handle(heard("quick", 100 + id, 1, begin), at(begin));
-        stage.handle(heard("quick", 100 + id, 2, begin + 5).done(), at(begin + 5));
-        stage.handle(heard("slow", id, 2, begin + 1_200).done(), at(begin + 1_200));
+        stage.handle(last_heard("slow", id, 1, begin), at(begin));
+        stage.handle(last_heard("quick", 100 + id, 1, begin), at(begin));
+        stage.handle(last_heard("quick", 100 + id, 2, begin + 5).done(), at(begin + 5));
+        stage.handle(last_heard("slow", id, 2, begin + 1_200).done(), at(begin + 1_200));
     }
     let begin = 21 * 3_000;
-    stage.handle(heard("slow", 50, 1, begin), at(begin));
-    stage.handle(heard("quick", 150, 1, begin), at(begin));
+    stage.handle(last_heard("slow", 50, 1, begin), at(begin));
+    stage.handle(last_heard("quick", 150, 1, begin), at(begin));
     let stalled = |stage: &mut Sessions, second: u64| -> Vec<u64> {
         stage.handle_timeout(at(begin + second));
         // Everybody counts as changed.

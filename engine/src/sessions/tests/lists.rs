@@ -16,7 +16,7 @@ fn many(sessions: u32) -> Sessions {
 }
 
 /// The work of a whole list, and its first sessions.
-fn list(stage: &Sessions, wanted: &Wanted<'_>) -> (usize, u64, BTreeSet<Place>) {
+fn list(stage: &Sessions, wanted: &Wanted<'_>) -> (usize, u64, BTreeSet<ListPosition>) {
     let (mut work, mut total, mut places, mut after) = (0, 0, BTreeSet::new(), None);
     loop {
         let part = stage.places(after, wanted, 500);
@@ -36,7 +36,7 @@ fn a_list_reads_a_card_for_each_session_and_looks_into_those_alone_whose_card_do
     for sort in [Sort::Start, Sort::Recent, Sort::Reliability, Sort::Loops, Sort::Cost] {
         let (work, total, places) = list(&stage, &Wanted { filter: &all, sort, most: 25 });
         assert_eq!((work, total), (3_000, 3_000), "{sort:?}");
-        let first: Vec<_> = places.into_iter().take(25).map(Place::session).collect();
+        let first: Vec<_> = places.into_iter().take(25).map(ListPosition::session).collect();
         assert_eq!(stage.rows(&first, usize::MAX).into_iter().flatten().count(), 25);
     }
     let agent = AgentFilter { agent_name: Some("rare".to_owned()), ..AgentFilter::default() };

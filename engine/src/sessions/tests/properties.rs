@@ -297,7 +297,7 @@ fn listed(stage: &Sessions, sort: Sort, filter: &SessionFilter) -> Vec<SessionId
         }
     }
     assert_eq!(total, places.len() as u64);
-    places.into_iter().map(Place::session).collect()
+    places.into_iter().map(ListPosition::session).collect()
 }
 
 /// The same by rows of all sessions.

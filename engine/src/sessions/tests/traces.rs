@@ -1,7 +1,7 @@
 //! What becomes of a trace in its session: revisions, what is refused, what leaves, what it counts.
 
 use super::*;
-use crate::facts::{Expectation, ExpectedLayer, ExpectedStatus, Spent, ToldLoops};
+use crate::facts::{CountedUsage, Expectation, ExpectedLayer, ExpectedStatus, ToldLoops};
 
 #[test]
 fn an_older_revision_is_stale_and_a_newer_one_replaces() {
@@ -53,7 +53,7 @@ fn a_trace_that_was_done_where_it_was_is_not_done_again_where_it_goes() {
     before.handle(trace(1, 10).done(), at(20));
     before.handle(TraceFacts { tombstone: true, ..trace(1, 10).revision(2) }, at(21));
     assert_eq!(counter(&only(before.drain()), Counter::Traces, &[]), 1);
-    let told = ToldLoops { spent: Some(Spent::default()), ..ToldLoops::default() };
+    let told = ToldLoops { spent: Some(CountedUsage::default()), ..ToldLoops::default() };
     let mut after = stage();
     let there = trace(1, 10).revision(2).session("other").done();
     after.handle(TraceFacts { told: vec![told], ..there }, at(22));

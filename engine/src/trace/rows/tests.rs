@@ -4,7 +4,7 @@ use super::*;
 use crate::math::Quanta;
 use crate::price::shipped;
 use crate::span::{Arguments, IdHash, ModelFacts, Text, ToolFacts, ToolResult};
-use crate::trace::span_view::{Model, Named, Said, Tool, WholeView};
+use crate::trace::span_view::{Model, Named, TextView, Tool, WholeView};
 
 fn name() -> impl Strategy<Value = Option<Arc<str>>> {
     prop::option::of("[a-dé]{0,3}".prop_map(Arc::from))
@@ -190,12 +190,12 @@ fn seen_of(span: &Span, texts: bool) -> WholeView<'_> {
         }),
         attempt: span.attempt.as_deref(),
         remarks: span.remarks.as_deref(),
-        input: span.input.as_ref().map(|text| Said {
+        input: span.input.as_ref().map(|text| TextView {
             text: texts.then_some(&text.text),
             mark: span.input_hash.map_or(0, mark),
-            ..Said::of(text)
+            ..TextView::of(text)
         }),
-        output: span.output.as_ref().filter(|_| texts || !tool).map(Said::of),
+        output: span.output.as_ref().filter(|_| texts || !tool).map(TextView::of),
     }
 }
 
@@ -272,7 +272,7 @@ proptest! {
             let mut expected = seen.without_texts();
             (expected.name, expected.output) = (seen.name, held.output);
             prop_assert_eq!(&held, &expected);
-            let text = |said: Option<Said<'_>>| said.map(|said| said.rank);
+            let text = |said: Option<TextView<'_>>| said.map(|said| said.rank);
             prop_assert_eq!(text(held.output), text(seen.output));
         }
         for span in sent.iter().filter(|span| greatest.contains(&seen_of(span, texts))) {

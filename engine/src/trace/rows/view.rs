@@ -9,7 +9,7 @@ use super::{
 };
 use crate::span::{Attempt, IdHash, Remarks, Resource, SessionName, SpanId, Tokens};
 use crate::trace::Symbol;
-use crate::trace::span_view::{Model, Named, Said, SpanView, Tool, WholeView};
+use crate::trace::span_view::{Model, Named, SpanView, TextView, Tool, WholeView};
 
 /// The parts of a span that a view reads on demand.
 #[derive(Clone, Copy, Debug)]
@@ -183,12 +183,12 @@ impl<'a> SpanView<'a> {
         self.remarks()?.error_type.as_ref()
     }
 
-    pub(in crate::trace) fn input(&self) -> Option<Said<'a>> {
+    pub(in crate::trace) fn input(&self) -> Option<TextView<'a>> {
         self.rest.rare?.input.as_ref().map(TextRow::seen)
     }
 
     /// The output of the span; of tools only where texts are kept.
-    pub(in crate::trace) fn output(&self) -> Option<Said<'a>> {
+    pub(in crate::trace) fn output(&self) -> Option<TextView<'a>> {
         self.rest.rare?.output.as_ref().map(TextRow::seen)
     }
 

@@ -48,7 +48,7 @@ impl Agents {
         for (key, bytes) in held() {
             *by_tenant.entry(tenant_of(key)).or_default() += bytes;
         }
-        let tenant = self.options.shares.greediest(by_tenant.into_iter())?;
+        let tenant = self.options.shares.most_over_share(by_tenant.into_iter())?;
         let own = held().filter(|(key, bytes)| *bytes > 0 && tenant_of(key) == tenant);
         // Of agents whose runs take as much, the first by name.
         let largest = own.min_by_key(|(key, bytes)| (Reverse(*bytes), *key));

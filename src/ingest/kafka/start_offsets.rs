@@ -14,7 +14,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::context::Context;
 use super::options::Start;
 use super::probe::{PATIENCE, ask, note_gone, offsets};
-use super::status::Watch;
+use super::status::SourceMetrics;
 
 /// The most times that the brokers are asked where a group is that begins at the end.
 const ATTEMPTS: usize = 15;
@@ -33,7 +33,7 @@ pub(super) fn begin(
     consumer: &BaseConsumer<Context>,
     assigned: &TopicPartitionList,
     start: Start,
-    watch: &Arc<dyn Watch>,
+    watch: &Arc<dyn SourceMetrics>,
     stopping: impl Fn() -> bool,
 ) -> Beginning {
     notice_gone(consumer, assigned, watch);
@@ -113,7 +113,7 @@ pub(super) fn commit(
 fn notice_gone(
     consumer: &BaseConsumer<Context>,
     partitions: &TopicPartitionList,
-    watch: &Arc<dyn Watch>,
+    watch: &Arc<dyn SourceMetrics>,
 ) {
     let found = consumer.committed_offsets(partitions.clone(), PATIENCE).and_then(|committed| {
         Ok((offsets(&committed), ask(consumer, partitions, Offset::Beginning)?))

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Assemble, OpenTrace, State, TraceKey};
+use super::{Assembler, OpenTrace, State, TraceKey};
 use crate::facts::OverBy;
 use crate::options::AssembleOptions;
 use crate::span::{Operation, Span};
@@ -70,7 +70,7 @@ impl HeldBytes {
     }
 
     /// The tenant that has the most of some bytes in proportion to its share, counting what the newcomer wants.
-    fn greediest(
+    fn most_over_share(
         &self,
         shares: &Shares,
         of: impl Fn(&Sums) -> usize,
@@ -83,7 +83,7 @@ impl HeldBytes {
             .iter()
             .map(|(tenant, bytes)| (*tenant, of(bytes).saturating_add(wanted(*tenant))));
         let new = newcomer.filter(|(tenant, _)| !self.of.contains_key(tenant));
-        shares.greediest(held.chain(new))
+        shares.most_over_share(held.chain(new))
     }
 }
 
@@ -141,12 +141,14 @@ impl OpenTrace {
     }
 }
 
-impl Assemble {
+impl Assembler {
     /// Seals traces before their time, done ones first, until what is held is within bounds.
     pub(super) fn make_room(&mut self) {
         while self.bytes.all().all > self.options.max_bytes {
-            let greediest = self.bytes.greediest(&self.shares, |held| held.all, None);
-            let Some(id) = greediest.and_then(|tenant| self.least_lost(tenant)) else { return };
+            let most_over_share = self.bytes.most_over_share(&self.shares, |held| held.all, None);
+            let Some(id) = most_over_share.and_then(|tenant| self.least_lost(tenant)) else {
+                return;
+            };
             self.evict(id);
         }
     }
@@ -156,8 +158,8 @@ impl Assemble {
         if self.traces.len() < self.options.max_open_traces {
             return;
         }
-        let greediest = self.deadlines.greediest(&self.shares, tenant);
-        if let Some(id) = greediest.and_then(|tenant| self.least_lost(tenant)) {
+        let most_over_share = self.deadlines.most_over_share(&self.shares, tenant);
+        if let Some(id) = most_over_share.and_then(|tenant| self.least_lost(tenant)) {
             self.evict(id);
         }
     }
@@ -190,12 +192,13 @@ impl Assemble {
         let wanted = spans.map(said_bytes).fold(0, usize::saturating_add);
         while self.bytes.all().extra.saturating_add(wanted) > max_bytes {
             let newcomer = Some((id.tenant, wanted));
-            let greediest = self.bytes.greediest(&self.shares, |held| held.extra, newcomer);
-            let giver = greediest.filter(|tenant| *tenant != id.tenant);
+            let most_over_share =
+                self.bytes.most_over_share(&self.shares, |held| held.extra, newcomer);
+            let giver = most_over_share.filter(|tenant| *tenant != id.tenant);
             let Some(quietest) = giver.and_then(|tenant| self.quietest_with_texts(tenant)) else {
                 break;
             };
-            self.forgo_texts(quietest);
+            self.drop_texts_of(quietest);
             self.counts.add("texts", "given_up");
         }
         self.bytes.all().extra < max_bytes

@@ -23,12 +23,12 @@
 use super::ages::AGES;
 use super::open_trace::{OpenTrace, Pending, State, WithoutRoot};
 use super::parents::too_late;
-use super::{Assemble, Learned, Lessons, Timestamp, TraceKey};
+use super::{Assembler, Learned, Lessons, Timestamp, TraceKey};
 use crate::facts::{AgentKey, OverBy, TraceFacts};
 use crate::span::Span;
 use crate::trace::{TraceView, is_turn, named_agent, scope_by_agent, source};
 
-impl Assemble {
+impl Assembler {
     /// The number of open traces of each of [`AGES`].
     pub fn ages(&self, now: Timestamp) -> [usize; AGES.len()] {
         self.ages.at(now)
@@ -72,9 +72,9 @@ impl Assemble {
     ) {
         let Some(held) = self.traces.get_mut(id) else { return };
         let spans = &held.parts.spans;
-        let came = known.parents.came(spans, now, &mut self.lessons);
+        let recent_batches = known.parents.recent_batches(spans, now, &mut self.lessons);
         let rooted = evidence == OverBy::Root || held.root_tells_end();
-        let never = !rooted && known.parents.never_come(spans, &came);
+        let never = !rooted && known.parents.never_come(spans, &recent_batches);
         let spared = never && known.parents.come_late(spans, now);
         if spared {
             held.without_root = WithoutRoot::Spared;
@@ -163,7 +163,7 @@ impl Assemble {
             *agent = agent.with(|parts| parts.agent_name.clone_from(&parts.service_name));
             // Nobody could know before whose it was.
             if sealed && only.is_none_or(|only| only.agent_name != agent.agent_name) {
-                update.heard_unix_nano = held.deadline.0;
+                update.last_heard_unix_nano = held.deadline.0;
             }
         } else if unnamed {
             only.into_iter().for_each(|known| *agent = presume(agent, known));

@@ -10,12 +10,12 @@ use crate::facts::ToolCall;
 
 /// Calls at the same time.
 #[derive(Clone, Debug)]
-pub(super) struct Step<'c> {
+pub(super) struct CallGroup<'c> {
     // Each with its place in the series; in the order of what they ask, so that the order in which they began makes no difference.
     calls: SmallVec<[(usize, &'c ToolCall); 1]>,
 }
 
-impl<'c> Step<'c> {
+impl<'c> CallGroup<'c> {
     /// A call by itself.
     pub(super) fn of(place: usize, call: &'c ToolCall) -> Self {
         Self { calls: smallvec![(place, call)] }
@@ -84,14 +84,14 @@ impl<'c> Step<'c> {
 }
 
 /// The steps of a series of calls in order.
-pub(super) fn steps<'c>(calls: &[&'c ToolCall]) -> Vec<Step<'c>> {
-    let single = |(place, call): (usize, &&'c ToolCall)| Step::of(place, call);
+pub(super) fn steps<'c>(calls: &[&'c ToolCall]) -> Vec<CallGroup<'c>> {
+    let single = |(place, call): (usize, &&'c ToolCall)| CallGroup::of(place, call);
     // Mostly calls follow one another.
     if !calls.windows(2).any(|pair| overlap(pair[0], pair[1])) {
         return calls.iter().enumerate().map(single).collect();
     }
     let beside = beside_several(calls);
-    let mut steps: Vec<Step<'c>> = Vec::with_capacity(calls.len());
+    let mut steps: Vec<CallGroup<'c>> = Vec::with_capacity(calls.len());
     // The number of the last step that others may be part of, the call before, and the end of the step.
     let mut last: Option<(usize, &ToolCall, u64)> = None;
     for (place, call) in calls.iter().enumerate() {
@@ -108,11 +108,11 @@ pub(super) fn steps<'c>(calls: &[&'c ToolCall]) -> Vec<Step<'c>> {
                 if !beside[place] {
                     last = Some((steps.len(), call, call.end_unix_nano));
                 }
-                steps.push(Step::of(place, call));
+                steps.push(CallGroup::of(place, call));
             }
         }
     }
-    steps.iter_mut().for_each(Step::sort);
+    steps.iter_mut().for_each(CallGroup::sort);
     steps
 }
 

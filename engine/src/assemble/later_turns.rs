@@ -10,9 +10,9 @@
 
 use super::open_trace::{OpenTrace, State};
 use super::sealed::Ending;
-use super::{Assemble, Span, Timestamp, TraceKey};
+use super::{Assembler, Span, Timestamp, TraceKey};
 
-impl Assemble {
+impl Assembler {
     /// The trace that spans of this id belong to: its id, and after which time they have to have begun to do so.
     pub(super) fn turn_of(&self, sent: TraceKey) -> (TraceKey, Timestamp) {
         let is_held = self.traces.get(sent).is_some_and(|held| held.state != State::Sealed);

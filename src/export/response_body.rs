@@ -15,17 +15,17 @@ use super::readers::Readers;
 
 /// What is held of an answer.
 #[derive(Debug)]
-pub(super) struct Unread {
+pub(super) struct UnreadBytes {
     bytes: AtomicUsize,
     moved: AtomicU64,
-    all: Arc<Moves>,
+    all: Arc<Progress>,
     /// Notified when some of it was sent, and when its reader is gone.
     pub(super) changed: Notify,
 }
 
 /// What moves among all answers.
 #[derive(Debug, Default)]
-pub(super) struct Moves {
+pub(super) struct Progress {
     count: AtomicU64,
     /// Notified when bytes of an answer are no longer held.
     pub(super) freed: Notify,
@@ -36,11 +36,11 @@ pub(super) struct Piece {
     bytes: Bytes,
     // The bytes of memory that this gives back.
     weight: usize,
-    held: Arc<Unread>,
+    held: Arc<UnreadBytes>,
 }
 
 /// The body of an answer: its pieces, and what its body brings after them, then its end; or an error if it was cut off.
-pub(super) struct Reading {
+pub(super) struct ResponseBody {
     pub(super) readers: Arc<Readers>,
     pub(super) number: u64,
     /// What comes before the rest of the body and is no data.
@@ -51,9 +51,9 @@ pub(super) struct Reading {
     pub(super) left: Option<u64>,
 }
 
-impl Unread {
+impl UnreadBytes {
     /// So many bytes, which move now.
-    pub(super) fn new(bytes: usize, all: &Arc<Moves>) -> Self {
+    pub(super) fn new(bytes: usize, all: &Arc<Progress>) -> Self {
         Self {
             bytes: AtomicUsize::new(bytes),
             moved: AtomicU64::new(all.next()),
@@ -83,7 +83,7 @@ impl Unread {
     }
 }
 
-impl Moves {
+impl Progress {
     fn next(&self) -> u64 {
         self.count.fetch_add(1, Ordering::Relaxed)
     }
@@ -91,12 +91,12 @@ impl Moves {
 
 impl Piece {
     /// Data that is counted already, until all of it is dropped.
-    pub(super) fn counted(bytes: Bytes, held: &Arc<Unread>) -> Bytes {
+    pub(super) fn counted(bytes: Bytes, held: &Arc<UnreadBytes>) -> Bytes {
         Bytes::from_owner(Self { weight: bytes.len(), bytes, held: Arc::clone(held) })
     }
 
     /// A part of such data, of which it is noted when it is dropped.
-    fn part(bytes: Bytes, held: &Arc<Unread>) -> Bytes {
+    fn part(bytes: Bytes, held: &Arc<UnreadBytes>) -> Bytes {
         Bytes::from_owner(Self { weight: 0, bytes, held: Arc::clone(held) })
     }
 }
@@ -118,7 +118,7 @@ impl Drop for Piece {
     }
 }
 
-impl Reading {
+impl ResponseBody {
     /// The next piece that is there; `None` if there is none.
     fn piece(&mut self, context: &Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         let mut state = self.readers.state();
@@ -140,7 +140,7 @@ impl Reading {
     }
 }
 
-impl http_body::Body for Reading {
+impl http_body::Body for ResponseBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -177,7 +177,7 @@ impl http_body::Body for Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
         self.readers.finish(self.number, false);
     }

@@ -7,7 +7,7 @@ use crate::limits::UsageSums;
 
 /// An [`Effort`] without the answer, what was called last and how it ended. Counts are below 2^32: a session has few traces, and a trace few spans.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub(super) struct Took {
+pub(super) struct CompactEffort {
     model_calls: u32,
     tool_calls: u32,
     judged_calls: u32,
@@ -25,14 +25,14 @@ pub(super) struct Took {
 
 /// [`UsageSums`], with counts below 2^32.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub(super) struct Used {
+pub(super) struct CompactUsage {
     model_calls: u32,
     tool_calls: u32,
     tokens: u64,
     pub(super) cost_quanta: u64,
 }
 
-impl From<UsageSums> for Used {
+impl From<UsageSums> for CompactUsage {
     fn from(sums: UsageSums) -> Self {
         let UsageSums { model_calls, tool_calls, tokens, cost_quanta } = sums;
         let (model_calls, tool_calls) = (count(model_calls), count(tool_calls));
@@ -40,7 +40,7 @@ impl From<UsageSums> for Used {
     }
 }
 
-impl Used {
+impl CompactUsage {
     /// As sums.
     pub(super) fn sums(self) -> UsageSums {
         let Self { model_calls, tool_calls, tokens, cost_quanta } = self;
@@ -49,7 +49,7 @@ impl Used {
     }
 }
 
-impl From<Effort> for Took {
+impl From<Effort> for CompactEffort {
     fn from(effort: Effort) -> Self {
         Self {
             model_calls: count(effort.model_calls),
@@ -68,7 +68,7 @@ impl From<Effort> for Took {
     }
 }
 
-impl Took {
+impl CompactEffort {
     /// As an effort of which the answer is not known, and not what was called last or how it ended.
     pub(super) fn effort(self) -> Effort {
         let told = |traces: u32, sum| PartialSum { traces: traces.into(), sum };
@@ -117,16 +117,16 @@ mod tests {
             last_models: Some(15),
             ended_in_error: true,
         };
-        let kept = Took::from(effort).effort();
+        let kept = CompactEffort::from(effort).effort();
         let Effort { answer_words, last_tool, last_models, ended_in_error, .. } = effort;
         let kept = Effort { answer_words, last_tool, last_models, ended_in_error, ..kept };
         assert_eq!(kept, effort);
         let sums =
             UsageSums { model_calls: 1, tool_calls: 2, tokens: 3 << 33, cost_quanta: 4 << 33 };
-        assert_eq!(Used::from(sums).sums(), sums);
+        assert_eq!(CompactUsage::from(sums).sums(), sums);
         // Of each session there is one, with what was told of it to its agent, and of each trace a record.
-        assert_eq!(size_of::<Took>(), 64);
-        assert_eq!(size_of::<Option<super::super::session::Spending>>(), 32);
+        assert_eq!(size_of::<CompactEffort>(), 64);
+        assert_eq!(size_of::<Option<super::super::session::AnnouncedEffort>>(), 32);
         assert_eq!(size_of::<super::super::session::Session>(), 384);
         assert_eq!(size_of::<Option<super::super::card::Card>>(), 56);
         assert_eq!(size_of::<super::super::record::TraceRecord>(), 128);

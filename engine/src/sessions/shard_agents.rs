@@ -19,7 +19,7 @@ use crate::time::Moment;
 
 /// The agents of a shard, and which of them changed since they were told.
 #[derive(Clone, Debug)]
-pub(super) struct Fleet {
+pub(super) struct ShardAgents {
     // In no order.
     agents: Vec<(AgentKey, Summary)>,
     // Invariant: has the place of each agent in `agents`.
@@ -55,7 +55,7 @@ pub(super) struct Saved<A> {
     revision: u64,
 }
 
-impl Fleet {
+impl ShardAgents {
     /// No agents yet. An agent is forgotten when it was quiet for `agents.memory` or, where there is no room for others, for `idle` and
     /// the longest window.
     pub(super) fn new(shard: u32, options: AgentOptions, idle: Duration) -> Self {
@@ -106,7 +106,7 @@ impl Fleet {
             let is_certain = !held.uncertain;
             self.summary(&agent).restore(held);
             if is_certain {
-                self.ascertain(&agent);
+                self.mark_certain(&agent);
             }
         }
     }
@@ -151,14 +151,14 @@ impl Fleet {
     }
 
     /// Enters the place of an agent.
-    fn stands_at(&mut self, place: usize) {
+    fn index(&mut self, place: usize) {
         let Self { places, agents, .. } = self;
         let hash = |place: &usize| agents[*place].0.hash();
         places.insert_unique(hash(&place), place, hash);
     }
 
     /// Takes the place of an agent out.
-    fn leaves(&mut self, place: usize) {
+    fn unindex(&mut self, place: usize) {
         let hash = self.agents[place].0.hash();
         if let Ok(found) = self.places.find_entry(hash, |other| *other == place) {
             found.remove();
@@ -172,7 +172,7 @@ impl Fleet {
     /// Counts one more trace of an agent.
     pub(super) fn hold(&mut self, agent: &AgentKey, is_certain: bool) -> &mut Summary {
         if is_certain && self.summary(agent).uncertain {
-            self.ascertain(agent);
+            self.mark_certain(agent);
         }
         let summary = self.summary(agent);
         summary.held += 1;
@@ -180,7 +180,7 @@ impl Fleet {
     }
 
     /// Notes that a trace is certain to be this agent's.
-    fn ascertain(&mut self, agent: &AgentKey) {
+    fn mark_certain(&mut self, agent: &AgentKey) {
         self.summary(agent).uncertain = false;
         if *agent != self.overflow {
             self.uncertain.remove(tenant_of(agent));
@@ -204,7 +204,7 @@ impl Fleet {
                 self.uncertain.add(tenant_of(agent));
             }
             self.agents.push((agent.clone(), summary));
-            self.stands_at(self.agents.len() - 1);
+            self.index(self.agents.len() - 1);
             self.agents.len() - 1
         });
         if !std::mem::replace(&mut self.agents[place].1.changed, true) {
@@ -349,16 +349,16 @@ impl Fleet {
     }
 
     /// Replaces the agents and causes of a session that runs away.
-    pub(super) fn run_away(
+    pub(super) fn update_runaways(
         &mut self,
         before: &BTreeSet<(AgentKey, Cause)>,
         after: &BTreeSet<(AgentKey, Cause)>,
     ) {
         for (agent, cause) in before.difference(after) {
-            self.summary(agent).calm_down(*cause);
+            self.summary(agent).remove_runaway(*cause);
         }
         for (agent, cause) in after.difference(before) {
-            self.summary(agent).run_away(*cause);
+            self.summary(agent).add_runaway(*cause);
             self.urgent.insert(agent.clone());
         }
         let (before, after) = (looping(before), looping(after));
@@ -376,9 +376,9 @@ impl Fleet {
         let mut update = if gone { SessionFacts::default() } else { summary.drain() };
         if gone {
             let last = self.agents.len() - 1;
-            self.leaves(place);
+            self.unindex(place);
             if last > place {
-                self.leaves(last);
+                self.unindex(last);
             }
             self.agents.swap_remove(place);
             if *agent != self.overflow {
@@ -386,7 +386,7 @@ impl Fleet {
                 counts.remove(tenant_of(agent));
             }
             if last > place {
-                self.stands_at(place);
+                self.index(place);
             }
         }
         if gone && !announced {

@@ -13,11 +13,11 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::draft::{count, flag, name, number};
 use super::raw::{RawLog, RawValue};
-use super::{Caps, Conventions, Emitter, LogConvention, LogReading, identity, text};
+use super::{Caps, Conventions, DecodedLog, Emitter, LogConvention, identity, text};
 use crate::math::Quanta;
 use crate::span::{
-    IdHash, Log, ModelFacts, Operation, REPORTED_LOOP, Remarks, Resource, SessionName, Span,
-    SpanId, Status, TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, TraceId,
+    IdHash, Log, ModelFacts, Operation, RECORD_SCOPE, REPORTED_LOOP, Remarks, Resource,
+    SessionName, Span, SpanId, Status, Text, Timestamp, Tokens, ToolFacts, TraceId,
 };
 
 /// The log records of an agent: the names of its events and attributes, and how to tell its turns.
@@ -45,7 +45,7 @@ pub(super) struct Dialect {
 
 /// What a record tells.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Tells {
+pub(super) enum EventKind {
     /// The prompt of a user, which begins a turn.
     Prompt,
     /// A model call is over.
@@ -76,13 +76,13 @@ pub(super) enum Turn {
 /// What a record says, before it becomes a span.
 #[derive(Debug, Default)]
 pub(super) struct RecordFacts<'r> {
-    pub(super) tells: Option<Tells>,
+    pub(super) kind: Option<EventKind>,
     pub(super) input: Option<Cow<'r, str>>,
     pub(super) output: Option<Cow<'r, str>>,
     pub(super) tokens: Tokens,
     pub(super) result: Option<u64>,
     /// What joins a model call and its answer, where their records have no id of the response.
-    pub(super) joined: Option<String>,
+    pub(super) call_key: Option<String>,
     /// The name of the tool, where it is not the value of the tool attribute.
     pub(super) tool: Option<Cow<'r, str>>,
     pub(super) failed: bool,
@@ -91,7 +91,7 @@ pub(super) struct RecordFacts<'r> {
     /// Whether the prompt is a command of the agent's client, which may run without a model.
     pub(super) is_command: bool,
     /// Who did what the record tells, where that was not the agent itself.
-    pub(super) aside: Option<Helper<'r>>,
+    pub(super) helper: Option<Helper<'r>>,
 }
 
 /// Who is at work beside the agent itself.
@@ -128,7 +128,7 @@ impl Dialect {
             Some(event) => Some(event),
             None if of_scope => Some(named),
             // A dialect of the configuration may be known by its events alone.
-            None if self.names.scope.is_empty() => self.tells(named).map(|_| named),
+            None if self.names.scope.is_empty() => self.kind(named).map(|_| named),
             None => None,
         }
     }
@@ -150,28 +150,28 @@ impl Dialect {
         super::names().find(|name| *name == self.names.name).unwrap_or("custom")
     }
 
-    fn tells(&self, event: &str) -> Option<Tells> {
+    fn kind(&self, event: &str) -> Option<EventKind> {
         let names = &self.names;
         let events = [
-            (&names.prompts, Tells::Prompt),
-            (&names.model_calls, Tells::Model),
-            (&names.model_errors, Tells::ModelError),
-            (&names.tool_decisions, Tells::ToolBegun),
-            (&names.tool_calls, Tells::Tool),
-            (&names.loops, Tells::Loop),
+            (&names.prompts, EventKind::Prompt),
+            (&names.model_calls, EventKind::Model),
+            (&names.model_errors, EventKind::ModelError),
+            (&names.tool_decisions, EventKind::ToolBegun),
+            (&names.tool_calls, EventKind::Tool),
+            (&names.loops, EventKind::Loop),
         ];
         let known = events.iter().find(|(known, _)| known.iter().any(|known| known == event));
-        let answer = self.answer.filter(|known| *known == event).map(|_| Tells::Answer);
-        known.map(|(_, tells)| *tells).or(answer)
+        let answer = self.answer.filter(|known| *known == event).map(|_| EventKind::Answer);
+        known.map(|(_, kind)| *kind).or(answer)
     }
 
     /// Reads what the attributes of a record say.
-    fn decode<'r>(&self, raw: &'r RawLog<'_>, tells: Tells) -> RecordFacts<'r> {
+    fn decode<'r>(&self, raw: &'r RawLog<'_>, kind: EventKind) -> RecordFacts<'r> {
         let names = &self.names;
         let tokens = |list: &[String]| get(raw, list).and_then(count);
         let success = get(raw, &names.success).and_then(flag);
         RecordFacts {
-            tells: Some(tells),
+            kind: Some(kind),
             input: get(raw, &names.input).and_then(RawValue::as_str).map(Cow::from),
             output: get(raw, &names.output).and_then(RawValue::as_str).map(Cow::from),
             tokens: Tokens {
@@ -181,12 +181,12 @@ impl Dialect {
                 output: tokens(&names.output_tokens),
             },
             result: get(raw, &names.tool_result).or_else(|| self.size(raw)).and_then(text::result),
-            failed: tells == Tells::ModelError || success == Some(false),
+            failed: kind == EventKind::ModelError || success == Some(false),
             refused: false,
             is_command: false,
-            joined: None,
+            call_key: None,
             tool: None,
-            aside: get(raw, &names.sub_agent).and_then(name).map(Helper::Agent),
+            helper: get(raw, &names.sub_agent).and_then(name).map(Helper::Agent),
         }
     }
 }
@@ -196,7 +196,7 @@ struct Record<'r, 'a> {
     caps: Caps<'r>,
     dialect: &'r Dialect,
     raw: &'r RawLog<'a>,
-    heard: RecordFacts<'r>,
+    facts: RecordFacts<'r>,
     session: SessionName,
     trace_id: TraceId,
     span_id: SpanId,
@@ -205,16 +205,16 @@ struct Record<'r, 'a> {
 
 impl Conventions {
     /// Reads a record of an agent that tells what it does in records; `None` if it has no dialect.
-    pub(super) fn spoken(&self, raw: &RawLog<'_>, emitter: Emitter<'_>) -> Option<LogReading> {
+    pub(super) fn spoken(&self, raw: &RawLog<'_>, emitter: Emitter<'_>) -> Option<DecodedLog> {
         let Emitter { scope, resource } = emitter;
         let mut dialects = self.dialects.iter().enumerate();
         let (dialect, event) = dialects.find_map(|(at, dialect)| {
             Some((dialect, dialect.event(raw, scope.dialect == Some(at))?))
         })?;
-        let unused = |why| Some(LogReading { unused: vec![why], ..LogReading::default() });
-        let Some(tells) = dialect.tells(event) else { return unused("log_not_recognised") };
-        let mut heard = dialect.decode(raw, tells);
-        if !(dialect.mend)(raw, &mut heard) {
+        let unused = |why| Some(DecodedLog { unused: vec![why], ..DecodedLog::default() });
+        let Some(kind) = dialect.kind(event) else { return unused("log_not_recognised") };
+        let mut facts = dialect.decode(raw, kind);
+        if !(dialect.mend)(raw, &mut facts) {
             return unused("log_repeats");
         }
         let caps = self.caps();
@@ -227,7 +227,7 @@ impl Conventions {
         let own = raw.trace_id.filter(|_| dialect.has_spans);
         let trace_id = own.unwrap_or_else(|| match turn {
             Turn::Prompt(id) | Turn::Apart(id) => TraceId::of_turn(key, id),
-            Turn::Order if tells == Tells::Prompt => TraceId::of_turn(key, raw.time.0),
+            Turn::Order if kind == EventKind::Prompt => TraceId::of_turn(key, raw.time.0),
             Turn::Order => TraceId::of_session(key),
         });
         let mut resource = Arc::clone(resource);
@@ -235,7 +235,7 @@ impl Conventions {
             Arc::make_mut(&mut resource).service_version = None;
         }
         let span_id = SpanId::of(&[&identity(raw, event).to_be_bytes()]);
-        let record = Record { caps, dialect, raw, heard, session, trace_id, span_id, resource };
+        let record = Record { caps, dialect, raw, facts, session, trace_id, span_id, resource };
         let mut reading = record.read(turn, own.is_some());
         reading.repaired = record.caps.cuts();
         Some(reading)
@@ -243,26 +243,26 @@ impl Conventions {
 }
 
 impl Record<'_, '_> {
-    fn read(&self, turn: Turn, own: bool) -> LogReading {
-        let mut reading = LogReading::default();
-        match self.heard.tells {
+    fn read(&self, turn: Turn, own: bool) -> DecodedLog {
+        let mut reading = DecodedLog::default();
+        match self.facts.kind {
             // The agent itself sends the span of the turn, before or after this record.
-            Some(Tells::Prompt) if own => reading.log = self.said(),
-            Some(Tells::Prompt) => reading.spans.push(self.prompt()),
-            Some(Tells::Answer) if self.answers().is_none() => {
+            Some(EventKind::Prompt) if own => reading.log = self.said(),
+            Some(EventKind::Prompt) => reading.spans.push(self.prompt()),
+            Some(EventKind::Answer) if self.answers().is_none() => {
                 reading.unused.push("log_without_content");
             }
-            Some(Tells::Model | Tells::ModelError | Tells::Answer) => {
+            Some(EventKind::Model | EventKind::ModelError | EventKind::Answer) => {
                 let call = self.model_call();
                 let apart = matches!(turn, Turn::Apart(_)) && !own;
                 reading.spans.extend(apart.then(|| Span { parent: None, ..self.prompt() }));
                 self.below_another(call, &mut reading.spans);
             }
-            Some(Tells::ToolBegun | Tells::Tool) => {
+            Some(EventKind::ToolBegun | EventKind::Tool) => {
                 let call = self.tool_call();
                 self.below_another(call, &mut reading.spans);
             }
-            Some(Tells::Loop) => reading.spans.push(Span {
+            Some(EventKind::Loop) => reading.spans.push(Span {
                 name: Arc::from(REPORTED_LOOP),
                 end: self.raw.time,
                 ..self.bare(Operation::Other)
@@ -286,9 +286,9 @@ impl Record<'_, '_> {
             start: raw.time,
             end: raw.time,
             operation,
-            failed: self.heard.failed && !self.heard.refused,
+            failed: self.facts.failed && !self.facts.refused,
             convention: Some(dialect.known_name()),
-            scope: TOLD_BY_RECORD,
+            scope: RECORD_SCOPE,
             session: Some(session.clone()),
             user: raw
                 .attributes
@@ -307,7 +307,7 @@ impl Record<'_, '_> {
 
     /// Makes the root span of a turn; for a command of the client it is not an agent's span.
     fn prompt(&self) -> Span {
-        let command = self.heard.is_command;
+        let command = self.facts.is_command;
         let operation = if command { Operation::Other } else { Operation::InvokeAgent };
         let named = self.resource.service_name.as_deref().unwrap_or(&self.dialect.names.name);
         Span {
@@ -316,7 +316,7 @@ impl Record<'_, '_> {
             // A name without the agent's, which `agent_name` has.
             name: Arc::from(INVOKE_AGENT),
             agent_name: Some(Arc::from(self.caps.name(named))),
-            input: self.text_of(self.heard.input.as_deref()),
+            input: self.text_of(self.facts.input.as_deref()),
             failed: false,
             ..self.bare(operation)
         }
@@ -331,7 +331,7 @@ impl Record<'_, '_> {
             time: raw.time,
             index: raw.index,
             id: identity(raw, "prompt"),
-            input: Some(self.text_of(self.heard.input.as_deref())?),
+            input: Some(self.text_of(self.facts.input.as_deref())?),
             output: None,
             tool_calls: Vec::new(),
             tool_results: Vec::new(),
@@ -351,12 +351,12 @@ impl Record<'_, '_> {
 
     /// The id of the response, or what stands for it.
     fn response_id(&self) -> Option<IdHash> {
-        let joined = || self.heard.joined.as_deref().map(|joined| self.caps.id(joined));
-        self.id(&self.dialect.names.response_id).or_else(joined)
+        let call_key = || self.facts.call_key.as_deref().map(|call_key| self.caps.id(call_key));
+        self.id(&self.dialect.names.response_id).or_else(call_key)
     }
 
     fn model_call(&self) -> Span {
-        let (names, raw, heard) = (&self.dialect.names, self.raw, &self.heard);
+        let (names, raw, facts) = (&self.dialect.names, self.raw, &self.facts);
         let cost = get(raw, &names.cost_usd).and_then(number).and_then(Quanta::from_f64);
         Span {
             start: self.start(),
@@ -364,18 +364,18 @@ impl Record<'_, '_> {
             model: Some(ModelFacts {
                 model: self.shared(get(raw, &names.model)),
                 response_id: self.response_id(),
-                tokens: heard.tokens,
+                tokens: facts.tokens,
                 cost,
                 ..ModelFacts::default()
             }),
-            output: self.text_of(heard.output.as_deref()),
+            output: self.text_of(facts.output.as_deref()),
             ..self.bare(Operation::Chat)
         }
     }
 
     fn tool_call(&self) -> Span {
         let (names, raw) = (&self.dialect.names, self.raw);
-        let named = self.heard.tool.as_deref().map(|name| Arc::from(self.caps.name(name)));
+        let named = self.facts.tool.as_deref().map(|name| Arc::from(self.caps.name(name)));
         Span {
             start: self.start(),
             tool: Some(ToolFacts {
@@ -383,19 +383,23 @@ impl Record<'_, '_> {
                 call_id: self.id(&names.call_id),
                 arguments: get(raw, &names.tool_arguments)
                     .and_then(|value| text::arguments(value, true)),
-                result_hash: self.heard.result,
+                result_hash: self.facts.result,
                 phantom: false,
             }),
             remarks: self.remarks(accepted_edit(self)),
             // Without a status, the call has begun and no more is known.
-            status: if self.heard.tells == Some(Tells::Tool) { Status::Ok } else { Status::Unset },
+            status: if self.facts.kind == Some(EventKind::Tool) {
+                Status::Ok
+            } else {
+                Status::Unset
+            },
             ..self.bare(Operation::ExecuteTool)
         }
     }
 
     /// What the record says of its call beside the call: the kind of error, whether a person accepted an edit or refused the call.
     fn remarks(&self, accepted_edit: Option<bool>) -> Option<Box<Remarks>> {
-        let RecordFacts { failed, refused, .. } = self.heard;
+        let RecordFacts { failed, refused, .. } = self.facts;
         let keys = Some(&self.dialect.names.error_type).filter(|_| failed && !refused);
         let error_type = keys.and_then(|keys| get(self.raw, keys)).and_then(name);
         let error_type = error_type.map(|kind| Arc::from(self.caps.name(&kind)));
@@ -405,7 +409,7 @@ impl Record<'_, '_> {
 
     /// Adds a call, below a span of whoever made it if that was not the agent itself.
     fn below_another(&self, call: Span, spans: &mut Vec<Span>) {
-        let (operation, who) = match &self.heard.aside {
+        let (operation, who) = match &self.facts.helper {
             None => return spans.push(call),
             Some(Helper::Agent(who)) => (Operation::InvokeAgent, self.caps.name(who)),
             Some(Helper::Component(who)) => (Operation::Other, self.caps.name(who)),
@@ -431,7 +435,7 @@ impl Record<'_, '_> {
     /// `Some` if an answer has a text, and an id that joins it to its model call.
     fn answers(&self) -> Option<()> {
         self.response_id()?;
-        self.heard.output.as_deref().map(|_| ())
+        self.facts.output.as_deref().map(|_| ())
     }
 
     /// The start of a call: its record is made at its end.

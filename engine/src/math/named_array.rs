@@ -17,12 +17,12 @@ pub trait Named: Copy + 'static {
 
 /// The values of those names that have one, in the order of names. `N` is the number of names.
 #[derive(Clone, Copy, PartialEq)]
-pub struct Sheet<K, T, const N: usize> {
+pub struct NamedArray<K, T, const N: usize> {
     values: [Option<T>; N],
     names: PhantomData<K>,
 }
 
-impl<K: Named, T: Copy, const N: usize> Sheet<K, T, N> {
+impl<K: Named, T: Copy, const N: usize> NamedArray<K, T, N> {
     /// Sets the value of a name; `None`: it has none.
     pub fn set(&mut self, name: K, value: Option<T>) {
         if let Some(held) = self.values.get_mut(name.place()) {
@@ -67,14 +67,14 @@ impl<K: Named, T: Copy, const N: usize> Sheet<K, T, N> {
     }
 }
 
-impl<K: Named, T, const N: usize> Default for Sheet<K, T, N> {
+impl<K: Named, T, const N: usize> Default for NamedArray<K, T, N> {
     fn default() -> Self {
         const { assert!(K::KEYS.len() == N, "one place for each name") }
         Self { values: [const { None }; N], names: PhantomData }
     }
 }
 
-impl<K: Named, T: Copy + fmt::Debug, const N: usize> fmt::Debug for Sheet<K, T, N> {
+impl<K: Named, T: Copy + fmt::Debug, const N: usize> fmt::Debug for NamedArray<K, T, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter()).finish()
     }

@@ -13,7 +13,7 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
 /// A body that fails if nothing more of it comes for so long.
-struct Awaited {
+struct TimedBody {
     body: Body,
     patience: Duration,
     // Set while its reader waits.
@@ -22,10 +22,10 @@ struct Awaited {
 
 /// The request with a body that fails if nothing more of it comes for so long.
 pub(super) fn awaited(request: Request, patience: Duration) -> Request {
-    request.map(|body| Body::new(Awaited { body, patience, wait: None }))
+    request.map(|body| Body::new(TimedBody { body, patience, wait: None }))
 }
 
-impl http_body::Body for Awaited {
+impl http_body::Body for TimedBody {
     type Data = Bytes;
     type Error = BoxError;
 

@@ -13,7 +13,7 @@ use tokio::time::{Sleep, sleep};
 use super::peer::Peer;
 
 /// A stream that writes answers of about the same time together, and fails when its peer takes nothing for too long.
-pub(super) struct Impatient {
+pub(super) struct TimedStream {
     stream: TcpStream,
     patience: Duration,
     // Set while a write waits.
@@ -27,7 +27,7 @@ pub(super) struct Impatient {
 /// through that many tasks before it is answered.
 const ROUNDS: u8 = 4;
 
-impl Impatient {
+impl TimedStream {
     /// A stream whose writes may wait for so long for the peer.
     pub(super) fn new(stream: TcpStream, patience: Duration, peer: Arc<Peer>) -> Self {
         Self { stream, patience, stalled: None, peer, rounds: 0 }
@@ -68,7 +68,7 @@ impl Impatient {
     }
 }
 
-impl AsyncRead for Impatient {
+impl AsyncRead for TimedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -78,7 +78,7 @@ impl AsyncRead for Impatient {
     }
 }
 
-impl AsyncWrite for Impatient {
+impl AsyncWrite for TimedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -15,18 +15,18 @@ const COMPARED: usize = 12;
 
 /// A small map; it is serialised as a map.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Few<K, V>(
+pub struct SmallMap<K, V>(
     // Invariant: in the order of the keys, each once.
     Vec<(K, V)>,
 );
 
-impl<K, V> Default for Few<K, V> {
+impl<K, V> Default for SmallMap<K, V> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<K, V> Few<K, V> {
+impl<K, V> SmallMap<K, V> {
     /// An empty map.
     pub const fn new() -> Self {
         Self(Vec::new())
@@ -73,7 +73,7 @@ impl<K, V> Few<K, V> {
     }
 }
 
-impl<K: Ord, V> Few<K, V> {
+impl<K: Ord, V> SmallMap<K, V> {
     /// The value of a key.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
@@ -196,19 +196,19 @@ impl<K: Ord, V> Few<K, V> {
     }
 }
 
-impl<K: Ord, V, const N: usize> From<[(K, V); N]> for Few<K, V> {
+impl<K: Ord, V, const N: usize> From<[(K, V); N]> for SmallMap<K, V> {
     fn from(entries: [(K, V); N]) -> Self {
         entries.into_iter().collect()
     }
 }
 
-impl<K: Ord, V> Extend<(K, V)> for Few<K, V> {
+impl<K: Ord, V> Extend<(K, V)> for SmallMap<K, V> {
     fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, items: I) {
         items.into_iter().for_each(|(key, value)| self.insert(key, value));
     }
 }
 
-impl<K: Ord, V> FromIterator<(K, V)> for Few<K, V> {
+impl<K: Ord, V> FromIterator<(K, V)> for SmallMap<K, V> {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(items: I) -> Self {
         let items = items.into_iter();
         let mut few = Self::with_capacity(items.size_hint().0);
@@ -217,7 +217,7 @@ impl<K: Ord, V> FromIterator<(K, V)> for Few<K, V> {
     }
 }
 
-impl<K, V> IntoIterator for Few<K, V> {
+impl<K, V> IntoIterator for SmallMap<K, V> {
     type Item = (K, V);
     type IntoIter = std::vec::IntoIter<(K, V)>;
 
@@ -226,7 +226,7 @@ impl<K, V> IntoIterator for Few<K, V> {
     }
 }
 
-impl<'a, K, V> IntoIterator for &'a Few<K, V> {
+impl<'a, K, V> IntoIterator for &'a SmallMap<K, V> {
     type Item = (&'a K, &'a V);
     type IntoIter = std::iter::Map<std::slice::Iter<'a, (K, V)>, fn(&(K, V)) -> (&K, &V)>;
 
@@ -236,7 +236,7 @@ impl<'a, K, V> IntoIterator for &'a Few<K, V> {
 }
 
 /// The schema of a map.
-impl<K: JsonSchema, V: JsonSchema> JsonSchema for Few<K, V> {
+impl<K: JsonSchema, V: JsonSchema> JsonSchema for SmallMap<K, V> {
     fn inline_schema() -> bool {
         BTreeMap::<K, V>::inline_schema()
     }
@@ -250,7 +250,7 @@ impl<K: JsonSchema, V: JsonSchema> JsonSchema for Few<K, V> {
     }
 }
 
-impl<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized> Index<&Q> for Few<K, V> {
+impl<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized> Index<&Q> for SmallMap<K, V> {
     type Output = V;
 
     #[expect(clippy::expect_used, reason = "as in every map: what is not there cannot be shown")]
@@ -259,25 +259,25 @@ impl<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized> Index<&Q> for Few<K, V> {
     }
 }
 
-impl<K: Serialize, V: Serialize> Serialize for Few<K, V> {
+impl<K: Serialize, V: Serialize> Serialize for SmallMap<K, V> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_map(self.0.iter().map(|(key, value)| (key, value)))
     }
 }
 
-impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Deserialize<'de> for Few<K, V> {
+impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Deserialize<'de> for SmallMap<K, V> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Entries<K, V>(std::marker::PhantomData<(K, V)>);
 
         impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Visitor<'de> for Entries<K, V> {
-            type Value = Few<K, V>;
+            type Value = SmallMap<K, V>;
 
             fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 to.write_str("a map")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Few<K, V>, A::Error> {
-                let mut few = Few::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SmallMap<K, V>, A::Error> {
+                let mut few = SmallMap::default();
                 while let Some((key, value)) = map.next_entry()? {
                     few.insert(key, value);
                 }
@@ -300,7 +300,7 @@ mod tests {
         fn it_is_a_map_and_written_as_one(
             steps in prop::collection::vec((0_u8..5, 0_u8..40, any::<u32>()), 0..90),
         ) {
-            let (mut few, mut map): (Few<String, u32>, BTreeMap<String, u32>) = Default::default();
+            let (mut few, mut map): (SmallMap<String, u32>, BTreeMap<String, u32>) = Default::default();
             let mut next = 0;
             for (step, key, value) in steps {
                 let key = format!("key {key}");
@@ -322,7 +322,7 @@ mod tests {
             prop_assert_eq!(few.len(), map.len());
             let written = rmp_serde::to_vec_named(&few).unwrap();
             prop_assert_eq!(&written, &rmp_serde::to_vec_named(&map).unwrap());
-            let read: Few<String, u32> = rmp_serde::from_slice(&written).unwrap();
+            let read: SmallMap<String, u32> = rmp_serde::from_slice(&written).unwrap();
             prop_assert_eq!(read, few);
         }
     }

@@ -14,7 +14,7 @@ use crate::span::Timestamp;
 
 /// A drop that is over, or seems so, or that came back.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) struct Over<I> {
+pub(super) struct Recurrence<I> {
     /// When it was last over.
     at: Timestamp,
     /// Days that it has to be over until it is one no longer; 0: it did not come back.
@@ -23,7 +23,7 @@ pub(super) struct Over<I> {
     pub(super) incident: I,
 }
 
-impl<I> Over<I> {
+impl<I> Recurrence<I> {
     /// A drop that is over; `before`: what is known of it from before.
     pub(super) fn new(at: Timestamp, incident: I, before: Option<&Self>) -> Self {
         Self { at, rest: before.map_or(0.0, |before| before.rest), incident }

@@ -9,7 +9,7 @@ use crate::engine::tenants::{Shares, TenantHash};
 
 /// What waits, by tenant.
 #[derive(Debug)]
-pub(crate) struct Lines<T> {
+pub(crate) struct TenantQueue<T> {
     shares: Shares,
     // Invariant: no line is empty; together they have `len` items.
     lines: BTreeMap<TenantHash, Line<T>>,
@@ -38,12 +38,15 @@ pub(crate) enum Excess {
 }
 
 /// The lines, for whoever puts something there or takes something away.
-pub(crate) fn lock<T>(lines: &Mutex<Lines<T>>) -> MutexGuard<'_, Lines<T>> {
+pub(crate) fn lock<T>(lines: &Mutex<TenantQueue<T>>) -> MutexGuard<'_, TenantQueue<T>> {
     lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes from lines what is next, and waits for it until it is woken; `None` once nothing waits and nobody is left to wake it.
-pub(crate) async fn next<T>(lines: &Mutex<Lines<T>>, woken: &mut mpsc::Receiver<()>) -> Option<T> {
+pub(crate) async fn next<T>(
+    lines: &Mutex<TenantQueue<T>>,
+    woken: &mut mpsc::Receiver<()>,
+) -> Option<T> {
     loop {
         let next = lock(lines).take();
         if next.is_some() {
@@ -55,7 +58,7 @@ pub(crate) async fn next<T>(lines: &Mutex<Lines<T>>, woken: &mut mpsc::Receiver<
     }
 }
 
-impl<T> Lines<T> {
+impl<T> TenantQueue<T> {
     /// Nothing that waits, of tenants with these shares.
     pub(crate) fn new(shares: Shares) -> Self {
         Self { shares, lines: BTreeMap::new(), len: 0 }
@@ -88,13 +91,13 @@ impl<T> Lines<T> {
     }
 
     /// Removes the last of the tenant that has the most of its share.
-    pub(crate) fn push_out(&mut self, excess: Excess) -> Option<T> {
+    pub(crate) fn evict_last(&mut self, excess: Excess) -> Option<T> {
         let held = self.lines.iter().map(|(tenant, line)| match excess {
             Excess::Items => (*tenant, line.waiting.len()),
             Excess::Bytes => (*tenant, line.bytes),
         });
-        let greediest = self.shares.greediest(held.filter(|(_, held)| *held > 0));
-        self.remove(greediest?, VecDeque::pop_back)
+        let most_over_share = self.shares.most_over_share(held.filter(|(_, held)| *held > 0));
+        self.remove(most_over_share?, VecDeque::pop_back)
     }
 
     /// The tenants that have three quarters or more of their share of `most` items or `most_bytes`; if none has, all of which something
