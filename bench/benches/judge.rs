@@ -20,7 +20,7 @@ use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::{Encoding, Signal};
 use agentgauge::judge::JudgeOptions;
 use agentgauge::judge::options::Format;
-use agentgauge::judge::redact::Redactor;
+use agentgauge::outbound::redact::Redactor;
 use support::{Content, Workload};
 
 /// As in the daemon.

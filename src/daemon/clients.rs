@@ -19,8 +19,8 @@ use crate::export::metrics_out::{Metrics, MetricsOut};
 use crate::export::otlp::ScoresOut;
 use crate::health::Health;
 use crate::ingest::Sink;
-use crate::judge::redact::Redactor;
 use crate::judge::{Handle, Judge, JudgeError, JudgeParts};
+use crate::outbound::redact::Redactor;
 use crate::vital::Vital;
 
 /// The clients that are configured.

@@ -3,8 +3,8 @@
 use super::source::Lost;
 use super::{EmbedError, EmbedOptions, Vector, wire};
 use crate::clock::Clock;
-use crate::judge::budget::Breaker;
-use crate::judge::redact::Redactor;
+use crate::outbound::breaker::Breaker;
+use crate::outbound::redact::Redactor;
 use crate::outbound::{CallError, Client, ClientOptions, backoff, check, check_keyless};
 use crate::secret::Secret;
 

@@ -31,8 +31,8 @@ use crate::clock::Clock;
 use crate::engine::embedding::{EmbedRequest, Embedded};
 use crate::engine::tenants::TraceKey;
 use crate::ingest::{Batch, Sink};
-use crate::judge::redact::Redactor;
 use crate::outbound::EndpointError;
+use crate::outbound::redact::Redactor;
 use crate::registry::Registry;
 use crate::secret::Secret;
 

@@ -5,7 +5,7 @@ use super::endpoint::Endpoint;
 use super::minilm::InProcess;
 use super::{EmbedError, EmbedOptions, Vector};
 use crate::clock::Clock;
-use crate::judge::redact::Redactor;
+use crate::outbound::redact::Redactor;
 use crate::secret::Secret;
 
 /// Why texts have no vectors.

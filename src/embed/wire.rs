@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::Vector;
-use crate::judge::wire;
+use crate::outbound::{bearer, with_path};
 use crate::secret::Secret;
 
 /// A reply.
@@ -20,11 +20,11 @@ struct Item {
 }
 
 pub(super) fn address(url: &str) -> String {
-    wire::address(url, "embeddings")
+    with_path(url, "embeddings")
 }
 
 pub(super) fn headers(url: &str, key: Option<&Secret>) -> Vec<(&'static str, String)> {
-    key.map(|key| wire::bearer(url, key)).into_iter().collect()
+    key.map(|key| bearer(url, key)).into_iter().collect()
 }
 
 pub(super) fn request(model: &str, texts: &[String]) -> Vec<u8> {

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::budget::{Breaker, Budget};
+use super::budget::Budget;
 use super::meter::Meter;
 use super::money::{Admission, CallBudget, CallCost, Outcome};
 use super::options::JudgeOptions;
@@ -28,6 +28,7 @@ use crate::engine::options::{CostOptions, Price};
 use crate::engine::price::Prices;
 use crate::engine::span::{ModelFacts, Timestamp, Tokens};
 use crate::engine::tenants::TenantHash;
+use crate::outbound::breaker::Breaker;
 use crate::outbound::{CallError, Client, ClientOptions, backoff};
 use crate::secret::Secret;
 use crate::telemetry;

@@ -13,10 +13,11 @@
 
 use std::collections::BTreeMap;
 
-use super::budget::{Breaker, Budget};
+use super::budget::Budget;
 use crate::engine::math::Quanta;
 use crate::engine::span::Timestamp;
 use crate::engine::tenants::TenantHash;
+use crate::outbound::breaker::Breaker;
 
 /// The budget and the breaker of one endpoint.
 #[derive(Debug)]

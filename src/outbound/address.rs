@@ -10,6 +10,8 @@ use form_urlencoded::parse;
 use http::Uri;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
+use crate::secret::Secret;
+
 /// Why an endpoint cannot be used at all.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum EndpointError {
@@ -201,6 +203,30 @@ const METADATA_V6: [Ipv6Addr; 2] = [
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
 ];
+
+/// The address of a call: the configured one, with the call's path appended unless it ends with that already.
+pub fn with_path(url: &str, call: &str) -> String {
+    let (path, query) =
+        url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));
+    let path = path.trim_end_matches('/');
+    let whole = if path.ends_with(call) { path.to_owned() } else { format!("{path}/{call}") };
+    query.map_or_else(|| whole.clone(), |query| format!("{whole}?{query}"))
+}
+
+/// The header with the key: as bearer, or `api-key` where the address is Azure's.
+pub fn bearer(url: &str, key: &Secret) -> (&'static str, String) {
+    if is_azure(url) {
+        ("api-key", key.reveal().to_owned())
+    } else {
+        ("authorization", format!("Bearer {}", key.reveal()))
+    }
+}
+
+fn is_azure(url: &str) -> bool {
+    let host = url.split("://").nth(1).and_then(|rest| rest.split(['/', ':', '?']).next());
+    let host = host.unwrap_or_default().to_ascii_lowercase();
+    [".azure.com", ".azure.us", ".azure.cn"].iter().any(|clouds| host.ends_with(clouds))
+}
 
 #[cfg(test)]
 mod tests {

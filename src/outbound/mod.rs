@@ -1,8 +1,11 @@
 //! Calls to endpoints of others, such as the judge's or a collector's: one client with one set of guards.
 
 pub mod address;
+pub mod breaker;
 pub mod client;
 mod connect;
+mod keyed;
+pub mod redact;
 
-pub use address::{EndpointError, check, check_keyless};
+pub use address::{EndpointError, bearer, check, check_keyless, with_path};
 pub use client::{CallError, Client, ClientOptions, backoff};

@@ -14,7 +14,7 @@ use agentgauge::engine::span::TraceId;
 use agentgauge::engine::tenants::{Shares, TraceKey};
 use agentgauge::ingest::{Batch, LeftOut, Overloaded, Sink};
 use agentgauge::judge::JudgeOptions;
-use agentgauge::judge::redact::Redactor;
+use agentgauge::outbound::redact::Redactor;
 use agentgauge::registry::Registry;
 use agentgauge::secret::Secret;
 use serde_json::{Value, json};

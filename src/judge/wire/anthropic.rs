@@ -5,7 +5,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Answer, Call, NoAnswer, Request, address, count, texts};
+use super::{Answer, Call, NoAnswer, Request, count, texts};
+use crate::outbound::with_path;
 use crate::secret::Secret;
 
 /// The version of the format.
@@ -32,7 +33,7 @@ pub(super) fn request(url: &str, key: Option<&Secret>, call: &Call<'_>) -> Reque
     }
     let key = key.map(|key| ("x-api-key", key.reveal().to_owned()));
     let headers = key.into_iter().chain([("anthropic-version", VERSION.to_owned())]).collect();
-    Request { url: address(url, "messages"), headers, body }
+    Request { url: with_path(url, "messages"), headers, body }
 }
 
 pub(super) fn answer(reply: &Value) -> (Answer, Option<NoAnswer>) {

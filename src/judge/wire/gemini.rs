@@ -4,7 +4,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Answer, Call, Dialect, NoAnswer, Request, address, count, texts};
+use super::{Answer, Call, Dialect, NoAnswer, Request, count, texts};
+use crate::outbound::with_path;
 use crate::secret::Secret;
 
 /// The finish reasons with which Gemini refuses.
@@ -31,7 +32,7 @@ pub(super) fn request(url: &str, key: Option<&Secret>, call: &Call<'_>) -> Reque
         url.to_owned()
     } else {
         let model = call.model.strip_prefix("models/").unwrap_or(call.model);
-        address(url, &format!("models/{model}:generateContent"))
+        with_path(url, &format!("models/{model}:generateContent"))
     };
     let headers = key.map(|key| ("x-goog-api-key", key.reveal().to_owned())).into_iter().collect();
     Request { url, headers, body }

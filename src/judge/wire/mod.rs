@@ -4,8 +4,6 @@ mod anthropic;
 mod gemini;
 mod openai;
 
-pub(crate) use openai::bearer;
-
 use std::fmt;
 
 use serde_json::Value;
@@ -142,15 +140,6 @@ impl Format {
             Self::Gemini => gemini::answer(reply),
         }
     }
-}
-
-/// The address of a call: the configured one, with the call's path appended unless it ends with that already.
-pub(crate) fn address(url: &str, call: &str) -> String {
-    let (path, query) =
-        url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));
-    let path = path.trim_end_matches('/');
-    let whole = if path.ends_with(call) { path.to_owned() } else { format!("{path}/{call}") };
-    query.map_or_else(|| whole.clone(), |query| format!("{whole}?{query}"))
 }
 
 /// The count at a JSON pointer.

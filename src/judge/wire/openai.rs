@@ -5,7 +5,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Answer, Call, NoAnswer, Request, address, count, texts};
+use super::{Answer, Call, NoAnswer, Request, count, texts};
+use crate::outbound::{bearer, with_path};
 use crate::secret::Secret;
 
 pub(super) fn request(url: &str, key: Option<&Secret>, call: &Call<'_>) -> Request {
@@ -33,7 +34,7 @@ pub(super) fn request(url: &str, key: Option<&Secret>, call: &Call<'_>) -> Reque
         });
     }
     let headers = key.map(|key| bearer(url, key)).into_iter().collect();
-    Request { url: address(url, "chat/completions"), headers, body }
+    Request { url: with_path(url, "chat/completions"), headers, body }
 }
 
 pub(super) fn answer(reply: &Value) -> (Answer, Option<NoAnswer>) {
@@ -56,15 +57,6 @@ pub(super) fn answer(reply: &Value) -> (Answer, Option<NoAnswer>) {
     (answer, why)
 }
 
-/// The header with the key.
-pub(crate) fn bearer(url: &str, key: &Secret) -> (&'static str, String) {
-    if is_azure(url) {
-        ("api-key", key.reveal().to_owned())
-    } else {
-        ("authorization", format!("Bearer {}", key.reveal()))
-    }
-}
-
 /// The text of a message's content, which is a text or a list of parts.
 fn content(content: &Value) -> Option<String> {
     if let Some(text) = content.as_str() {
@@ -78,10 +70,4 @@ fn content(content: &Value) -> Option<String> {
 fn spoken(text: &str) -> &str {
     let is_answer = text.trim_start().starts_with(['{', '`']);
     text.split_once("</think>").filter(|_| !is_answer).map_or(text, |(_, spoken)| spoken)
-}
-
-fn is_azure(url: &str) -> bool {
-    let host = url.split("://").nth(1).and_then(|rest| rest.split(['/', ':', '?']).next());
-    let host = host.unwrap_or_default().to_ascii_lowercase();
-    [".azure.com", ".azure.us", ".azure.cn"].iter().any(|clouds| host.ends_with(clouds))
 }
