@@ -16,10 +16,10 @@ use tokio::sync::oneshot;
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum NotDone {
     /// It was not begun; it may be tried again.
-    #[error("the system has no thread to give: this process has as many as it may")]
+    #[error("cannot start a thread: the process is at its limit")]
     NoThread,
     /// It was begun and panicked.
-    #[error("a panic broke it off")]
+    #[error("a panic ended it")]
     Panicked,
 }
 

@@ -138,7 +138,7 @@ impl Clock {
         let counter = if step > 0 { &self.shared.forward } else { &self.shared.back };
         counter.fetch_add(1, Ordering::Relaxed);
         let seconds = seconds(step);
-        tracing::warn!(seconds, "the wall clock was set: stamps follow it, timers go on");
+        tracing::warn!(seconds, "the wall clock was set: timestamps follow it, timers continue");
     }
 
     /// The step that was not noticed yet, in nanoseconds, and the shift after it; `None` if there is none.

@@ -21,7 +21,7 @@ metrics! {
         logs: IntCounterVec = counters("log_records_received_total", "Log records received.", &["transport", "encoding"]),
         points: IntCounterVec = counters("metric_points_received_total",
             "Metric data points received; they are dropped.", &["transport", "encoding"]),
-        refused: IntCounterVec = counters("requests_refused_total", "Requests refused whole, by reason.", &["reason"]),
+        refused: IntCounterVec = counters("requests_refused_total", "Requests refused as a whole, by reason.", &["reason"]),
     }
 }
 
@@ -62,35 +62,35 @@ type Family = (&'static str, &'static str, &'static str, &'static str);
 const FAMILIES: &[Family] = &[
     ("spans", "spans_rejected_total", "reason", "Spans left out, by reason."),
     ("duplicates", "duplicates_total", "what",
-        "Spans, logs, reports and, in a cluster, done traces that were there before."),
+        "Duplicates of spans, logs, reports and, in a cluster, done traces, by kind."),
     ("logs", "logs_rejected_total", "reason", "Log records left out, by reason."),
     ("repaired", "spans_repaired_total", "reason", "Spans and logs kept after a repair, by reason."),
     ("unused", "records_unused_total", "reason",
-        "Records with nothing to use in them, by reason."),
-    ("late", "late_spans_total", "outcome", "What came after its trace was done, by outcome: revised, dropped, or root_dropped as the trace was sealed without it."),
+        "Records without anything usable, by reason."),
+    ("late", "late_spans_total", "outcome", "Spans and log records that arrived after their trace was done, by outcome: revised (the trace was reopened), dropped, or root_dropped (a root whose trace had been sealed without it)."),
     ("traces_partial", "traces_partial_total", "reason",
-        "Traces scored without all of their spans, by reason: age or room as they were ended early, or full."),
+        "Traces scored without all of their spans, by reason: age, room (both ended early) or full."),
     ("turns", "turns_forgotten_total", "what",
-        "State of turns told in log records that was dropped for want of room, by what."),
-    ("traces_ignored", "traces_ignored_total", "reason", "Traces that are no agent's, by reason."),
+        "State of turns from log records that was dropped for want of room, by kind."),
+    ("traces_ignored", "traces_ignored_total", "reason", "Traces without any agent activity, by reason."),
     ("reports", "reports_total", "outcome", "Reported scores, by outcome."),
     ("label_values_limited", "label_values_limited_total", "label", "Series merged into __overflow__."),
     (CERTIFICATES, "certificate_reloads_total", "outcome",
-        "Reloads of changed certificate files, by outcome: loaded, or failed as the old ones stay."),
+        "Reloads of changed certificate files, by outcome: loaded, or failed (the old files stay in use)."),
     ("evicted_sessions", "sessions_evicted_total", "event",
-        "Sessions evicted from memory, by event: left for the disk, returned, or lost as they could not be read."),
+        "Sessions evicted from memory, by event: left (written to disk), returned (restored from it), or lost (they could not be read)."),
     (WAITED, "requests_waited_total", "outcome",
         "Requests that waited for their turn or for room, by outcome: entered or refused."),
     (CLOSED, "connections_closed_total", "reason",
-        "Connections that the daemon closed, by reason: displaced by new ones, idle, slow_head, slow_bodies, stalled as nothing was taken of an answer, or protocol as the client broke or flooded HTTP/2."),
+        "Connections that the daemon closed, by reason: displaced (by new ones), idle, slow_head, slow_bodies, stalled (the client read nothing of a response), or protocol (the client violated or flooded HTTP/2)."),
     (CUT, "answers_cut_total", "reason",
-        "Answers that were cut off on the HTTP port, by reason: displaced as scrapes are by another one of the same identity, memory, time, or stalled as nothing was taken of one."),
+        "Responses of the HTTP port that were cut off, by reason: displaced (by another scrape of the same identity), memory, time, or stalled (the client read nothing)."),
     ("truncated", "texts_truncated_total", "what",
-        "Texts for a model that were cut to size, by what: transcript or embedded_text."),
+        "Texts for a model that were cut to size, by kind: transcript or embedded_text."),
     (FORGOTTEN, "forgotten_total", "what",
-        "What was old and made room, or was kept for as long as it may be, by what."),
+        "Old entries that were dropped as intended, for want of room or at the end of their time, by kind."),
     (IGNORED, "updates_ignored_total", "update",
-        "Updates between stages that were not applied, as they were stale or of no use, by update."),
+        "Updates between stages that were not applied because they were stale or of no use, by update."),
     (LIMITS, "limits_reached_total", "limit",
         "How often a limit was reached and something was left out."),
 ];
@@ -151,7 +151,7 @@ impl Health {
         ))?;
         start.set(started.0 as f64 / 1e9);
         let build: IntGaugeVec =
-            registry.gauges("build_info", "The version that runs; always 1.", &["version"])?;
+            registry.gauges("build_info", "The running version; always 1.", &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Ok(Arc::new(Self {
             vital: Vital::default(),
@@ -159,19 +159,19 @@ impl Health {
             held: Sums::new(
                 &registry,
                 "held",
-                "Traces, sessions, agents in memory; sessions_evicted: on disk.",
+                "Traces, sessions and agents held in memory, by kind; sessions_evicted are on disk.",
                 "what",
             )?,
             held_bytes: Sums::new(
                 &registry,
                 "held_bytes",
-                "Memory that traces that are not sealed, sessions in memory, and runs take, in bytes, estimated.",
+                "Estimated bytes of memory held by unsealed traces, by sessions and by runs.",
                 "what",
             )?,
             open: Sums::new(
                 &registry,
                 "open_traces",
-                "Traces that are not done, by how long ago they began to come.",
+                "Open traces, by time since their first span arrived.",
                 "age",
             )?,
             stages,

@@ -40,7 +40,7 @@ crate::engine::options! {
     pub struct TelemetryOptions in "telemetry" {
         /// An OTLP/HTTP endpoint, such as `https://collector:4318`; empty: none. Not this daemon.
         pub otlp_endpoint: String = String::new();
-        /// Plain http is fine.
+        /// Send over plain http too, where the address says so.
         pub allow_http: bool = false;
         /// The share of requests and slow steps that have a span, from 0 to 1.
         pub sample_rate: f64 = 0.01, within 0.0..=1.0;
@@ -57,7 +57,7 @@ pub enum TelemetryError {
     Endpoint(#[from] EndpointError),
     /// The endpoint is the daemon's own.
     #[error(
-        "`telemetry.otlp_endpoint` is this daemon's own `{key}`, so its telemetry would come back to it; name another collector"
+        "`telemetry.otlp_endpoint` is this daemon's own `{key}`, so its telemetry would return to it; name another collector"
     )]
     Own {
         /// The option that sets the address.

@@ -1,4 +1,4 @@
-//! What the engine can be told: every rule's number and every bound, with its default.
+//! The engine's options: the number of every rule and every bound, with its default.
 //!
 //! `config` reads these from TOML, the environment and flags; `config/agentgauge.toml`
 //! lists them. A bound says what happens when it is reached and which counter tells.
@@ -120,10 +120,10 @@ options! {
         pub session_keys: Vec<String> = words(super::convention::SESSION_KEYS);
         /// Attributes whose JSON value may hold a session id, as `attribute{key}`.
         pub session_json_keys: Vec<String> = words(super::convention::SESSION_JSON_KEYS);
-        /// Attributes of your own: concept to attribute names, such as `{ tool_name = ["my.tool"] }`; asked before any
+        /// Attributes of your own: concept to attribute names, such as `{ tool_name = ["my.tool"] }`; read before those of any
         /// convention.
         pub attributes: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        /// Agents of your own that speak in log records, each as `[[convention.logs]]`; docs/guides/logs.md has an example.
+        /// Agents of your own that send log records, each as `[[convention.logs]]`; docs/guides/logs.md has an example.
         pub logs: Vec<super::convention::LogConvention> = Vec::new();
         /// Reported score names to signal names, such as `{ ToolCorrectness = "tool_correctness" }`.
         pub score_names: BTreeMap<String, String> = BTreeMap::new();
@@ -149,17 +149,17 @@ options! {
         /// A trace whose root has ended is done after being quiet for this long.
         #[serde(with = "human")]
         pub trace_idle: Duration = 10 * SECOND, within MILLISECOND..=DAY;
-        /// Quiet time after which a trace is done whose root has not come, and of which nothing tells whether it will: neither
-        /// its spans' flags nor earlier traces. Likewise the turn of an agent that speaks in log records, unless its session's
-        /// next one has begun.
+        /// Quiet time after which a trace without a root is done, if neither the flags of its spans nor earlier traces say
+        /// whether a root will come. It also ends the turn of an agent that sends log records, unless the session's next turn
+        /// has begun.
         #[serde(with = "human")]
         pub rootless_idle: Duration = 5 * MINUTE, within MILLISECOND..=DAY;
-        /// A trace is done at the latest this long after it opened. A root that is expected is waited for until then; after that,
-        /// whatever comes re-opens the trace until nothing has come for as long.
+        /// A trace is done at the latest this long after it opened. An expected root is waited for until then; after that,
+        /// whatever arrives reopens the trace until it has been quiet for as long.
         #[serde(with = "human")]
         pub trace_max_age: Duration = HOUR, within MILLISECOND..=DAY;
-        /// How long a late span can re-open a done trace whose root has come; without its root, a trace can be re-opened until it
-        /// was quiet for `trace_max_age`.
+        /// How long a late span can reopen a done trace. A trace that was done without its root can be reopened until it has
+        /// been quiet for `trace_max_age`.
         #[serde(with = "human")]
         pub late_horizon: Duration = 5 * MINUTE, within Duration::ZERO..=DAY;
         /// How long a report waits for its target.
@@ -169,33 +169,33 @@ options! {
         pub session_fallback: SessionFallback = SessionFallback::Trace;
         /// Keep the texts and the arguments of traces for the API.
         pub keep_content: bool = false;
-        /// Open and done traces held by each of `engine.shards`; over it the first done one is sealed, else the longest quiet
+        /// Open and done traces held by each of `engine.shards`; beyond that, the first done one is sealed, else the quietest
         /// one.
         pub max_open_traces: usize = 100_000, within 1..=1 << 30;
-        /// Bytes of memory that open and done traces take in each of `engine.shards`, estimated; over it traces go in the same
-        /// order.
+        /// Bytes of memory that open and done traces take in each of `engine.shards`, estimated; beyond that, traces are sealed
+        /// in the same order.
         pub max_bytes: usize = 256 << 20, within 1 << 20..=1 << 40;
-        /// Spans and logs of one trace; further ones are dropped. Half are for model calls, tools and agents alone; roots and agents have a
-        /// hundredth more, 64 at least.
+        /// Spans and logs of one trace; further ones are dropped. Half of the places are reserved for model calls, tools and
+        /// agents; roots and agents get 1 % more, at least 64.
         pub max_spans_per_trace: usize = 10_000, within 1..=1 << 30;
-        /// Bytes of memory that one trace takes, estimated; over it its texts go, and further spans and logs are dropped if it is as large without
-        /// them.
+        /// Bytes of memory that one trace takes, estimated; above it, the trace's texts are dropped; if it is still too large,
+        /// so are further spans and logs.
         pub max_trace_bytes: usize = 16 << 20, within 1 << 16..=1 << 30;
-        /// Sealed trace ids remembered by each of `engine.shards`; over it the oldest is forgotten.
+        /// Sealed trace ids remembered by each of `engine.shards`; beyond that, the oldest is forgotten.
         pub max_sealed_traces: usize = 1_000_000, within 1..=1 << 30;
-        /// Reports waiting for their target, and response ids remembered; over it the oldest goes.
+        /// Reports waiting for their target, and response ids remembered; beyond that, the oldest is dropped.
         pub max_waiting_reports: usize = 100_000, within 1..=1 << 30;
         /// Reported scores of one trace; further ones are dropped.
         pub max_reports_per_trace: usize = 100, within 1..=1 << 30;
-        /// Kinds of spans of which it is remembered whether their parents come, and scopes of services of which it is remembered
-        /// which agents they speak for, for all of `engine.shards` together; over it those that were not met for longest are
-        /// forgotten.
+        /// Most kinds of spans whose parents are tracked, and most service scopes whose agents are tracked, for all of
+        /// `engine.shards` together; beyond that, the least recently seen are forgotten.
         pub max_learned: usize = 10_000, within 1..=1 << 30;
-        /// Sessions of agents that speak in log records of which each of `engine.shards` remembers the prompts; over it the
-        /// quietest is forgotten.
+        /// Sessions of agents that send log records whose prompts each of `engine.shards` remembers; beyond that, the quietest
+        /// is forgotten.
         pub max_turn_sessions: usize = 10_000, within 1..=1 << 30;
-        /// Spans that only the order of such records puts into their turn, held by each of `engine.shards` as long as a prompt
-        /// may come late; over it those of the quietest sessions stay where they are. Each KiB of texts counts as one more.
+        /// Spans from log records that are assigned to a turn by order alone, held by each of `engine.shards` while a late
+        /// prompt could still move them; beyond that, those of the quietest sessions are fixed in their turn. Each KiB of texts
+        /// counts as one more.
         pub max_turn_spans: usize = 50_000, within 1..=1 << 30;
     }
 }
@@ -228,7 +228,7 @@ options! {
         pub by_kind: BTreeMap<LoopKind, Thresholds> = BTreeMap::new();
         /// A call nearly repeats the one before if its arguments are at least this similar: Jaccard, from 0.5 to 1.
         pub near_repeat_similarity: f64 = 0.9, within 0.5..=1.0;
-        /// Traces of a session through which a repetition is followed; after that, counting starts anew.
+        /// Traces of a session through which a repetition is followed; after that, counting starts again.
         pub max_traces: usize = 256, within 2..=10_000;
     }
 }
@@ -265,11 +265,11 @@ pub struct Price {
 options! {
     /// What model calls cost where their spans do not say.
     pub struct CostOptions in "cost" {
-        /// What model calls cost where their spans do not say, in US dollars per million tokens; the first that fits holds,
-        /// before those that ship, such as `[{ model = "our-model*", input = 0.15, output = 0.6, cached = 0.075, cache_written =
-        /// 0.19 }]`.
+        /// What model calls cost where their spans do not say, in US dollars per million tokens; the first match applies,
+        /// before the built-in prices, such as `[{ model = "our-model*", input = 0.15, output = 0.6, cached = 0.075,
+        /// cache_written = 0.19 }]`.
         pub prices: Vec<Price> = Vec::new();
-        /// Models that are not listed cost what the built-in table says; a model in neither has no cost.
+        /// Use the built-in table for models that are not listed; a model in neither has no cost.
         pub shipped: bool = true;
     }
 }
@@ -277,31 +277,33 @@ options! {
 options! {
     /// How sessions are scored.
     pub struct SessionOptions in "session" {
-        /// What session ids are told apart by, beside the tenant: service (`service.namespace`; without one, the name of the
-        /// outermost agent), tenant (nothing; for conversations that go over services or agents).
+        /// What session ids are unique within, beside the tenant: service (`service.namespace`; without one, the name of the
+        /// outermost agent), tenant (nothing; for conversations that span services or agents).
         pub scope: SessionScope = SessionScope::Service;
         /// A session closes after being quiet for this long.
         #[serde(with = "human")]
         pub session_idle: Duration = 30 * MINUTE, within MILLISECOND..=30 * DAY;
-        /// How long a loop counts as going on after it last grew, whether its trace is done by then or not. Keep it above
-        /// Alertmanager's `group_wait`, or a short loop tells nobody.
+        /// How long a loop counts as ongoing after it last grew, whether or not its trace is done by then. Keep it above
+        /// Alertmanager's `group_wait`, or Alertmanager misses short loops.
         #[serde(with = "human")]
         pub loop_hold: Duration = 5 * MINUTE, within MILLISECOND..=30 * DAY;
-        /// How long nothing has come of an open trace that counts as stalled, at least: a span comes when its step is over. An
-        /// agent whose steps time and again take longer (up to sixteen times that) stalls later, once twenty of its traces are
-        /// done. Only traces that are known to be open for longer (`assemble.trace_max_age`) get there.
+        /// Least silence after which an open trace counts as stalled. (A span arrives only when its step ends.) For an agent
+        /// whose steps often take longer, the limit rises to up to sixteen times this, once twenty of its traces are done. Only
+        /// traces that are known to stay open for longer (`assemble.trace_max_age`) can stall.
         #[serde(with = "human")]
         pub stall_after: Duration = 15 * MINUTE, within MILLISECOND..=30 * DAY;
         /// What traces and sessions must not go over.
         #[serde(skip)]
         pub limits: LimitOptions = LimitOptions::default();
-        /// Sessions held in memory by each of `engine.shards`; over it the longest quiet one leaves: for the disk, where a store
-        /// is in use (flush, fsync), until it is spoken of again or closes; else, and where there is no room for it either, it is
-        /// closed and evicted.
+        /// Sessions held in memory by each of `engine.shards`; beyond that, the quietest is evicted to disk if there is a store
+        /// (flush, fsync), and restored when something arrives for it; without a store, or without room in it, it is closed and
+        /// removed.
         pub max_sessions: usize = 200_000, within 1..=1 << 30;
-        /// Bytes of memory that sessions take in each of `engine.shards`, estimated; over it sessions leave in the same order.
+        /// Bytes of memory that sessions take in each of `engine.shards`, estimated; beyond that, sessions are evicted in the
+        /// same order.
         pub max_bytes: usize = 512 << 20, within 1 << 20..=1 << 40;
-        /// Traces of one session; with one more it closes, and its id begins anew. While none of them is done, more are refused.
+        /// Traces of one session; with one more it closes, and its id starts a new session. While none of them is done, more
+        /// are refused.
         pub max_traces_per_session: usize = 10_000, within 1..=1 << 30;
         /// Bytes of memory that the traces of one session take, estimated; with one more trace it closes likewise.
         pub max_session_bytes: usize = 64 << 20, within 1 << 16..=1 << 40;
@@ -310,22 +312,21 @@ options! {
         /// How long a score reported for a session waits for it.
         #[serde(with = "human")]
         pub report_wait: Duration = 10 * MINUTE, within Duration::ZERO..=30 * DAY;
-        /// Scores that wait for their session; over it the oldest goes.
+        /// Scores that wait for their session; beyond that, the oldest is dropped.
         pub max_waiting_reports: usize = 1_000, within 1..=1 << 30;
-        /// Traces remembered by each of `engine.shards` that moved on or went with an evicted session; over it the oldest is
-        /// forgotten.
+        /// Traces remembered by each of `engine.shards` after they moved to another session or their session was evicted;
+        /// beyond that, the oldest is forgotten.
         pub max_departed_traces: usize = 100_000, within 1..=1 << 30;
-        /// Sessions and traces that have ended without an outcome, which somebody may still tell, in each of `engine.shards`;
-        /// over it the oldest is forgotten, and its outcome does not count. Each takes less than a kilobyte.
+        /// Sessions and traces that ended without an outcome that may still be reported, in each of `engine.shards`; beyond
+        /// that, the oldest is forgotten, and its outcome does not count. Each takes less than a kilobyte.
         pub max_outstanding_outcomes: usize = 10_000, within 0..=1 << 30;
         /// Which formulas apply: agentgauge, pandaprobe (the documents' four signals and four decimals).
         pub profile: Profile = Profile::Agentgauge;
         /// What a score over nothing is: absent, or one (as the documents say).
         pub empty_score: EmptyScore = EmptyScore::Absent;
-        /// Weight of each signal; those set here go over the defaults, and a signal without any has no
-        /// part in scores.
+        /// Weight of each signal; those set here override the defaults, and a signal without a weight has no part in scores.
         pub signal_weights: BTreeMap<String, f64> = weights();
-        /// Scores from which signals pass, where not 0.5 or as their source has it, such as `{ coherence = 0.7 }`.
+        /// Scores from which signals pass, where not 0.5 or the source's own, such as `{ coherence = 0.7 }`.
         pub signal_thresholds: BTreeMap<String, f64> = BTreeMap::new();
         /// `loop_detection` finds a loop in outputs that are at least this similar, in `[0,1]`.
         pub loop_detection_threshold: f64 = 0.5, within 0.0..=1.0;
@@ -379,33 +380,33 @@ pub enum EmptyScore {
 }
 
 options! {
-    /// How agents are summed up.
+    /// Windows, series and bounds of agents.
     pub struct AgentOptions in "agents" {
         /// Rolling windows, in whole minutes. Metrics name them in the largest whole unit up to hours: 24h, not 1d.
         #[serde(with = "human_list")]
         pub windows: Vec<Duration> = [300, 3600, 86_400].map(Duration::from_secs).into();
         /// Also score the last this many traces, whatever their age.
         pub last_traces: usize = 50, within 1..=10_000;
-        /// Agents with series of their own; over it the rest share `__overflow__`, until those that were quiet for longest, and for longer
-        /// than the longest window, have made room. As many again are held that only unfinished traces seem to belong to; they get series
-        /// while there is room.
+        /// Most agents with series of their own; the rest share `__overflow__` until agents that have been quiet for longer
+        /// than the longest window make room, the quietest first. Up to as many again are held that only unfinished traces
+        /// point to; they get series while there is room.
         pub max_agents: usize = 1_000, within 1..=1_000_000;
         /// How long a silent agent is remembered, with its last traces, totals and counters.
         #[serde(with = "human")]
         pub memory: Duration = 30 * DAY, within MINUTE..=366 * DAY;
-        /// Signals without a weight that an agent has sums of; further names have none.
+        /// Signals without a weight for which an agent has sums; further names have none.
         pub max_signals_per_agent: usize = 32, within 1..=10_000;
-        /// Names of models without a price, and of sub-agents, that an agent has series of; further ones share `__overflow__`,
-        /// and `agentgauge_label_values_limited_total{label="agent_names"}` counts.
+        /// Names of models without a price, and of sub-agents, for which an agent has series; further ones share
+        /// `__overflow__`, and `agentgauge_label_values_limited_total{label="agent_names"}` counts.
         pub max_names_per_agent: usize = 32, within 1..=10_000;
-        /// Runs of an agent that scores over runs are made of; over it the oldest goes.
+        /// Runs of an agent that scores over runs are computed from; beyond that, the oldest is dropped.
         pub max_runs: usize = 10_000, within 1..=1_000_000;
         /// Traces of one run, and as many reports; further ones are left out.
         pub max_traces_per_run: usize = 1_000, within 1..=100_000;
-        /// Bytes of memory that the runs of all agents take, estimated; over it the oldest go of the agent whose runs take most, first of
-        /// the tenant whose runs take most in proportion to its share.
+        /// Bytes of memory that the runs of all agents take, estimated; beyond that, the oldest of the agent whose runs take
+        /// most are dropped, first of the tenant whose runs take most in proportion to its share.
         pub max_run_bytes: usize = 1 << 30, within 1 << 20..=1 << 40;
-        /// How long an agent of which nothing else is held keeps its runs.
+        /// How long an agent keeps its runs when nothing else of it is held.
         #[serde(with = "human")]
         pub run_memory: Duration = 7 * DAY, within MINUTE..=366 * DAY;
     }
@@ -443,7 +444,7 @@ pub mod human {
         let text = String::deserialize(deserializer)?;
         parse(&text).ok_or_else(|| {
             serde::de::Error::custom(format!(
-                "`{text}` is no duration; write one like `10s`, `5m` or `1h30m`"
+                "`{text}` is not a duration; write one like `10s`, `5m` or `1h30m`"
             ))
         })
     }

@@ -62,11 +62,11 @@ impl From<TraceId> for TraceKey {
     }
 }
 
-/// What one tenant gets of each bound that all tenants share.
+/// How much of each shared bound one tenant gets.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TenantOptions {
-    /// The share of a tenant that has none of its own, in `[0,1]`; 0: the whole, divided by the number of tenants that are known at the start.
+    /// The share of a tenant that is not in `shares`, in `[0,1]`; 0: the whole, divided by the number of tenants known at the start.
     pub share: f64,
     /// Shares of single tenants, by name, above 0 and at most 1.
     pub shares: BTreeMap<String, f64>,

@@ -1,4 +1,4 @@
-//! What can be set about who may come in.
+//! The options of access.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,7 +23,7 @@ crate::engine::options! {
         /// Whether a client must show a certificate, where there is a `client_ca_file`: require; request (health can be asked for
         /// without).
         pub client_auth: ClientAuth = ClientAuth::default();
-        /// Which listeners speak TLS, once there is a certificate: `otlp_grpc`, `otlp_http`, http.
+        /// Which listeners use TLS, once there is a certificate: `otlp_grpc`, `otlp_http`, http.
         pub listeners: Vec<Listener> = vec![Listener::OtlpGrpc, Listener::OtlpHttp, Listener::Http];
         /// How often the certificate files are checked for changes, which apply to new connections.
         #[serde(with = "crate::engine::options::human")]
@@ -31,14 +31,14 @@ crate::engine::options! {
     }
 }
 
-/// What is asked of clients that could show a certificate.
+/// Whether clients must show certificates.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientAuth {
-    /// None without one gets a connection.
+    /// A client without a certificate gets no connection.
     #[default]
     Require,
-    /// One without gets a connection, and on it health, what is open, and what a token is good for.
+    /// A client without a certificate gets a connection, for health, for what is open, and for what its token allows.
     Request,
 }
 
@@ -58,12 +58,11 @@ pub enum Listener {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AccessOptions {
-    /// Bearer tokens. With any of these, or any of `certificates`, nothing is answered without one but health, and
-    /// what is `open`.
+    /// Bearer tokens. With any of these, or any of `certificates`, only health and what is `open` are answered without one.
     pub tokens: Vec<TokenOptions>,
     /// Client certificates, by a DNS name or URI that they carry as subject alternative name.
     pub certificates: Vec<CertificateOptions>,
-    /// What anybody may do.
+    /// What everybody may do.
     pub open: Vec<May>,
 }
 
@@ -71,7 +70,7 @@ pub struct AccessOptions {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenOptions {
-    /// What it is called in errors and logs.
+    /// Its name in errors and logs.
     pub name: String,
     /// A file that holds nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,10 +78,10 @@ pub struct TokenOptions {
     /// A variable of the environment that holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
-    /// Whose everything is that is sent with it; without one it is nobody's, and reads everything.
+    /// The tenant of everything sent with it; without a tenant, the token can read all tenants' data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// What it is good for.
+    /// What it permits.
     pub may: Vec<May>,
     /// What `env` held at the start.
     #[serde(skip)]
@@ -93,12 +92,12 @@ pub struct TokenOptions {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct CertificateOptions {
-    /// A DNS name or URI, as it stands in the certificate.
+    /// A DNS name or URI, exactly as in the certificate.
     pub name: String,
     /// As for a token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// What it is good for.
+    /// What it permits.
     pub may: Vec<May>,
 }
 
@@ -124,7 +123,7 @@ impl AccessOptions {
         }
     }
 
-    /// Whether it matters who comes.
+    /// Whether any token or certificate is configured.
     pub fn is_any(&self) -> bool {
         !(self.tokens.is_empty() && self.certificates.is_empty())
     }

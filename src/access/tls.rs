@@ -120,17 +120,17 @@ async fn reload(
                 files = read;
                 sender.send_replace(Arc::new(config));
                 told("loaded");
-                tracing::info!("certificates were read anew");
+                tracing::info!("certificates were reloaded");
             }
             Ok(Ok(None)) => {}
             // A file may be half written, so it is read again next time.
             Ok(Err(error)) => {
                 told("failed");
-                tracing::warn!(%error, "certificates stay as they were");
+                tracing::warn!(%error, "the old certificates stay in use");
             }
             Err(error) => {
                 told("failed");
-                tracing::error!(%error, "certificates were not read anew");
+                tracing::error!(%error, "certificates were not reloaded");
             }
         }
     }

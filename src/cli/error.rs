@@ -60,14 +60,14 @@ pub enum CliError {
     Sync,
     /// A task of the daemon panicked, or a worker of its fleet cannot go on.
     #[error(
-        "a task of the daemon has failed ({task}), and nothing goes on without it: start again; the log has why, and if it panicked, please report it"
+        "a task of the daemon has failed ({task}), and the daemon cannot run without it: restart it; the log has the reason, and if it panicked, please report it"
     )]
     Task {
         /// Its name.
         task: &'static str,
     },
     /// The daemon did not stop in time.
-    #[error("the stop took longer than {limit:?} and was broken off: {left}")]
+    #[error("shutdown took longer than {limit:?} and was aborted: {left}")]
     Stop {
         /// The limit.
         limit: Duration,

@@ -175,7 +175,7 @@ impl Stop {
                 Some(hangup) => loop {
                     hangup.recv().await;
                     tracing::warn!(
-                        "SIGHUP without a terminal has no effect: the configuration is read at the start alone"
+                        "SIGHUP without a terminal has no effect: the configuration is read only at the start"
                     );
                 },
                 None => std::future::pending().await,

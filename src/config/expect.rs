@@ -82,7 +82,7 @@ fn one(path: &Path) -> Result<(Suite, Vec<String>), ExpectError> {
     for file in files {
         match baseline(&text(&file)?) {
             Ok(baseline) => baselines.push(baseline),
-            Err(why) => remarks.push(format!("{} is no baseline: {why}", file.display())),
+            Err(why) => remarks.push(format!("{} is not a baseline: {why}", file.display())),
         }
     }
     Ok((Suite::new(spec, baselines), remarks))
@@ -137,7 +137,10 @@ mod tests {
         let [suite] = suites.as_slice() else { panic!("{} suites", suites.len()) };
         assert!(remarks.iter().all(|remark| remark.contains("spec.yaml: ")), "{remarks:?}");
         assert_eq!(remarks.len(), 2, "{remarks:?}");
-        assert!(remarks[1].contains("talk.json is no baseline: its schema_version"), "{remarks:?}");
+        assert!(
+            remarks[1].contains("talk.json is not a baseline: its schema_version"),
+            "{remarks:?}"
+        );
         let result =
             suite.evaluate(&suite.spec().queries[0], &Default::default(), &Judgements::new());
         assert!(result.path.problems[0].contains("the baseline's own"), "{result:?}");

@@ -132,9 +132,9 @@ crate::engine::options! {
         pub otlp_http: String = "127.0.0.1:4318".to_owned();
         /// Metrics, health and API.
         pub http: String = "127.0.0.1:9464".to_owned();
-        /// Names, without ports, that listeners on loopback answer to besides localhost and addresses of loopback, and whose
-        /// pages may change something, such as `["gauge.example.org"]` behind a proxy that passes on the name. With any,
-        /// listeners on other addresses answer to these alone, and to addresses.
+        /// Names, without ports, that listeners on loopback answer to besides localhost and loopback addresses, and whose pages
+        /// may change something, such as `["gauge.example.org"]` behind a proxy that passes on the name. If any is set,
+        /// listeners on other addresses answer only to these names and to addresses.
         pub hosts: Vec<String> = Vec::new();
     }
 }

@@ -107,7 +107,7 @@ async fn rows(
                 (0..displaced).for_each(|_| health.forgot("history_agents"));
             }
             Err(error) => {
-                tracing::warn!(%error, "no agent has a row of this minute in the kept history");
+                tracing::warn!(%error, "no agent has a row of this minute in the stored history");
             }
         }
     }

@@ -241,7 +241,7 @@ pub(super) fn section<S: Serialize>(name: String, state: &S) -> Option<Section> 
     match written.and_then(|bytes| zstd::encode_all(bytes.as_slice(), 1)) {
         Ok(bytes) => Some(Section { name, bytes }),
         Err(error) => {
-            tracing::error!(%error, name, "cannot write down what a stage holds");
+            tracing::error!(%error, name, "cannot encode the state of a stage");
             None
         }
     }
@@ -276,7 +276,11 @@ fn restore(
     let route: Route = read(snapshot, "route")?;
     if route.shards() != shards {
         let (kept, asked) = (route.shards(), shards);
-        tracing::warn!(kept, asked, "`engine.shards` stays what the store was written with");
+        tracing::warn!(
+            kept,
+            asked,
+            "`engine.shards` keeps the value that the store was written with"
+        );
     }
     let mut pipeline = Pipeline::routed(options, route);
     pipeline.shift_to(clock.shift);
@@ -386,7 +390,7 @@ pub(super) fn recover_from(
     }
     if found.lost_marks > 0 {
         tracing::error!(
-            "the marks of where the log ended were gone: whether it lost acknowledged records at its end is not known"
+            "the marks of the log's end are missing: it is unknown whether acknowledged records at its end are lost"
         );
     }
     let (clock, shift) = (clock.clone(), last.shift);

@@ -83,7 +83,7 @@ pub enum StartError {
     #[error(transparent)]
     Prometheus(#[from] EndpointError),
     /// The recovery of the store ended without a result.
-    #[error("recovery of the store broke off: {0}")]
+    #[error("recovery of the store failed: {0}")]
     Recovery(String),
 }
 

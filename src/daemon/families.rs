@@ -38,7 +38,7 @@ pub fn own_families() -> Result<Vec<OwnFamilies>, StartError> {
     Meter::new(registry)?;
     with("judge.format");
     embed::outcomes(registry)?;
-    with("embed.url");
+    with("embed.url` or `embed.directory");
     otlp::outcomes(registry)?;
     with("scores_out.url");
     metrics_out::outcomes(registry)?;

@@ -34,9 +34,9 @@ metrics! {
         dead_letters: IntCounterVec = counters("kafka_dead_letters_total",
             "Records sent to the dead-letter topic, by outcome.", &["outcome"]),
         lag: IntGaugeVec = gauges("kafka_consumer_lag_records",
-            "Records of an assigned partition that are not applied yet.", &["topic", "partition"]),
-        ready: IntGauge = gauge("kafka_ready", "Whether the source is in its group and nothing is in its way."),
-        paused: IntGauge = gauge("kafka_paused", "Whether the source pauses for want of room."),
+            "Records of an assigned partition that are not yet applied.", &["topic", "partition"]),
+        ready: IntGauge = gauge("kafka_ready", "Whether the source is in its group and no problem is known."),
+        paused: IntGauge = gauge("kafka_paused", "Whether the source is paused for want of room."),
         pauses: IntCounter = counter("kafka_pauses_total", "Times that the source paused for want of room."),
     }
 }
@@ -83,7 +83,7 @@ async fn end(ended: oneshot::Receiver<()>, stopping: watch::Receiver<bool>) {
     // The thread sends nothing: `ended` returns when its half is dropped.
     if timeout(GRACE, ended).await.is_err() {
         tracing::warn!(
-            "the Kafka brokers did not take the last offsets; records will be read again"
+            "the Kafka brokers did not accept the last offsets; records will be read again"
         );
     }
 }

@@ -91,10 +91,10 @@ impl ListenerSecurity {
         };
         match (tls, (self.named || mutual) && !open) {
             (true, true) => None,
-            (true, false) => Some("and by anybody: see `access.tokens`"),
+            (true, false) => Some("and by any client: see `access.tokens`"),
             (false, true) => Some("in plain text, tokens included: see `tls.cert_file`"),
             (false, false) => {
-                Some("in plain text and by anybody: see `tls.cert_file` and `access.tokens`")
+                Some("in plain text and by any client: see `tls.cert_file` and `access.tokens`")
             }
         }
     }
@@ -141,13 +141,13 @@ mod tests {
                 assert_eq!(open.lacks(name, loopback.parse().unwrap()), None);
             }
             assert!(lacks(&secured(true, &[]), name).starts_with("in plain text, tokens included"));
-            assert!(lacks(&secured(true, &[May::Ingest]), name).contains("by anybody"));
+            assert!(lacks(&secured(true, &[May::Ingest]), name).contains("by any client"));
             let numbers = secured(true, &[May::Metrics]);
-            assert!(!lacks(&numbers, name).contains("by anybody"));
+            assert!(!lacks(&numbers, name).contains("by any client"));
         }
         let read = secured(true, &[May::Read]);
-        assert!(lacks(&read, Listener::Http).contains("by anybody"));
-        assert!(!lacks(&read, Listener::OtlpHttp).contains("by anybody"));
+        assert!(lacks(&read, Listener::Http).contains("by any client"));
+        assert!(!lacks(&read, Listener::OtlpHttp).contains("by any client"));
     }
 
     #[tokio::test]

@@ -18,17 +18,17 @@ metrics! {
         written: IntCounter = counter("store_written_bytes_total", "Bytes of log written, frames included."),
         commit: Histogram = histogram("store_commit_seconds", "Time to write a group, sync included.", &COMMIT_BUCKETS),
         refused: IntCounterVec = counters("store_refused_total",
-            "Requests refused since they could not be made durable.", &["reason"]),
+            "Requests refused because they could not be made durable.", &["reason"]),
         missing: IntCounter = counter("store_files_missing_total",
-            "Files in use that somebody removed; a snapshot replaces all but those of evicted sessions, which are lost."),
+            "Files that were removed while in use; a snapshot replaces all but those of evicted sessions, which are lost."),
         recovered: IntGaugeVec = gauges("store_recovered", "What the last start found in the store.", &["what"]),
-        recovery: Gauge = gauge("store_recovery_seconds", "Time the last start took."),
-        snapshots: IntCounterVec = counters("store_snapshots_total", "Snapshots.", &["outcome"]),
+        recovery: Gauge = gauge("store_recovery_seconds", "Duration of the recovery at the last start."),
+        snapshots: IntCounterVec = counters("store_snapshots_total", "Snapshots, by outcome: written or failed.", &["outcome"]),
         snapshot_failing: IntGauge = gauge("store_snapshot_failing",
-            "1 from a snapshot that could not be written until one is, else 0."),
-        unapplied: IntGauge = gauge("store_replay_records", "Records that a start would replay by now."),
+            "1 while the last snapshot could not be written, else 0."),
+        unapplied: IntGauge = gauge("store_replay_records", "Records that a restart would replay."),
         failing: IntGauge = gauge("store_failing",
-            "1 while records cannot be written as the disk is full or fails, else 0."),
+            "1 while records cannot be written because the disk is full or fails, else 0."),
     }
 }
 
@@ -112,7 +112,7 @@ impl StoreMetrics {
     pub(super) fn took(&self, bytes: u64) {
         let mut failure = self.failure();
         if failure.is_some_and(|failure| bytes >= failure.bytes) {
-            tracing::info!("the store takes records again");
+            tracing::info!("the store accepts records again");
             *failure = None;
             self.families.failing.set(0);
         }
@@ -127,7 +127,7 @@ impl StoreMetrics {
         if failure.is_none() {
             tracing::error!(
                 reason = why.reason(),
-                "{why}: requests are refused until it takes records again"
+                "{why}: requests are refused until it accepts records again"
             );
             self.pressed.store(true, Ordering::Relaxed);
         }
@@ -164,7 +164,7 @@ impl Watch for StoreMetrics {
     fn missing(&self, name: &str) {
         tracing::error!(
             file = name,
-            "somebody removed a file of the store that is in use; a snapshot is written in its place, but sessions in an `evicted` file are lost"
+            "a file of the store was removed while in use; a snapshot is written in its place, but sessions in an `evicted` file are lost"
         );
         self.families.missing.inc();
     }

@@ -184,7 +184,7 @@ impl Embedder {
 
 /// Registers the counter of texts.
 pub(crate) fn outcomes(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
-    let help = "Texts for the embedding model, by outcome; dropped ones by trace.";
+    let help = "Texts for the embedding model, by outcome; dropped counts traces.";
     registry.counters("embed_texts_total", help, &["outcome"])
 }
 

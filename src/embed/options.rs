@@ -1,4 +1,4 @@
-//! How embeddings are had: the section `[embed]`.
+//! The options of embeddings: the section `[embed]`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,10 +6,11 @@ use std::time::Duration;
 use crate::engine::options::{DAY, HOUR, MILLISECOND, SECOND, human};
 
 crate::engine::options! {
-    /// Embeddings. Without an address and a directory they are hashed, which does for loops and not for coherence.
+    /// Embeddings. Without an address and a directory, texts are compared by hashed words, which suffices for loops but not
+    /// for coherence.
     pub struct EmbedOptions in "embed" {
-        /// An endpoint with `/embeddings` as OpenAI defined it, up to the version, such as `https://api.openai.com/v1`; empty,
-        /// and no directory: embeddings are hashed, which does for loops and leaves coherence absent.
+        /// An endpoint with /embeddings as OpenAI defined it, up to the version, such as `https://api.openai.com/v1`; empty,
+        /// and no directory: texts are compared by hashed words, which suffices for loops; coherence is then absent.
         pub url: String = String::new();
         /// Send over plain http too, where the address says so.
         pub allow_http: bool = false;
@@ -17,18 +18,18 @@ crate::engine::options! {
         pub api_key_env: String = "AGENTGAUGE_EMBED_API_KEY".to_owned();
         /// File that holds the key, instead of the variable; empty: none.
         pub api_key_file: PathBuf = PathBuf::new();
-        /// The model; in this process, what its vectors are called, by default as its directory.
+        /// The model; in this process, the name of its vectors, by default that of its directory.
         pub model: String = String::new();
         /// A directory with a sentence-transformers model (BERT, such as all-MiniLM-L6-v2) to load in this process, instead of an
         /// address; needs a build with the feature minilm; empty: none.
         pub directory: PathBuf = PathBuf::new();
-        /// Threads that such a model computes on.
+        /// Threads that compute a model in this process.
         pub threads: usize = 1, within 1..=1_024;
         /// Texts in one request.
         pub max_batch: usize = 64, within 1..=10_000;
-        /// Traces that wait; further ones go without.
+        /// Traces that wait; further ones get no embeddings.
         pub max_queue: usize = 1_000, within 1..=1 << 20;
-        /// Vectors that are kept, for texts that come again.
+        /// Vectors that are kept, for texts that recur.
         pub max_cached: usize = 2_048, within 0..=1 << 24;
         /// Bytes of one text; the rest is cut.
         pub max_text_bytes: usize = 8_192, within 16..=16 << 20;
@@ -44,7 +45,7 @@ crate::engine::options! {
         pub backoff: Duration = SECOND, within Duration::ZERO..=HOUR;
         /// Failures in a row after which the endpoint is left alone for a while.
         pub max_failures: u32 = 5, within 1..=1_000_000;
-        /// For how long; also the longest wait before a request is made again.
+        /// How long the endpoint is left alone; also the longest wait before a request is made again.
         #[serde(with = "human")]
         pub pause: Duration = 30 * SECOND, within MILLISECOND..=DAY;
     }

@@ -4,16 +4,16 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 crate::engine::options! {
-    /// Where people find what is said of agents.
+    /// Addresses of the page, of traces and of Prometheus.
     pub struct LinkOptions in "links" {
         /// Address of the page for people; links in alerts and webhooks begin with it. The page needs a host of its own, not a
         /// path below one.
         pub public_url: String = "http://127.0.0.1:9464".to_owned();
-        /// Where a trace is shown, as `https://tempo.example/trace/{trace_id}`; or jaeger+, langfuse+, phoenix+ or zipkin+ before
-        /// the address of one of these, such as `jaeger+http://jaeger:16686`. Empty: nowhere else.
+        /// Where a trace is shown, as `https://tempo.example/trace/{trace_id}`; or jaeger+, langfuse+, phoenix+ or zipkin+
+        /// before the address of one of these, such as `jaeger+http://jaeger:16686`. Empty: no link.
         pub trace: String = String::new();
-        /// Where Prometheus is, such as `http://prometheus:9090`: the page then tells which alerts it fires. The daemon asks it;
-        /// a browser need not reach it. Empty: the page tells which ones the rules would raise.
+        /// Where Prometheus is, such as `http://prometheus:9090`: the page then shows which alerts it fires. The daemon queries
+        /// it; a browser need not reach it. Empty: the page shows which alerts the rules would raise.
         pub prometheus_url: String = String::new();
     }
 }

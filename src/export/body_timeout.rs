@@ -39,7 +39,7 @@ impl http_body::Body for TimedBody {
         }
         let patience = self.patience;
         let wait = self.wait.get_or_insert_with(|| Box::pin(sleep(patience)));
-        let why = "the body came too slowly (`server.read_timeout`)";
+        let why = "the body arrived too slowly (`server.read_timeout`)";
         wait.as_mut().poll(context).map(|()| Some(Err(Status::deadline_exceeded(why).into())))
     }
 

@@ -72,7 +72,7 @@ pub(super) const SCORES: &[ScoreFamily] = scores! {
         absent when "no task has two successful runs with tool calls";
     "trajectory_sequence_consistency", "Whether successful runs of one task call tools in the same order: 1 minus the mean relative edit distance.",
         absent when "no task has two successful runs with tool calls";
-    "resource_consistency", "Whether runs of one task take the same resources: exp of minus the mean coefficient of variation.",
+    "resource_consistency", "Whether runs of one task use the same resources: exp of minus the mean coefficient of variation.",
         absent when "no task has two runs whose resources are known";
     "confidence_consistency", "Whether runs of one task are equally confident: exp of minus the coefficient of variation.",
         absent when "no task has two runs with a confidence";
@@ -97,14 +97,14 @@ pub(super) const SCORES: &[ScoreFamily] = scores! {
     "robustness", "Mean of the robustness scores that exist.",
         absent when "all of its parts are";
     "compliance", "Share of analysed runs without a broken rule.",
-        absent when "nobody looked for broken rules";
+        absent when "no run was analysed for broken rules";
     "harm", "1 minus the mean of the worst severity, over runs that broke a rule.",
-        absent when "nobody looked for broken rules";
+        absent when "no run was analysed for broken rules";
     "safety", "1 minus the chance of a broken rule times its severity.",
-        absent when "nobody looked for broken rules";
+        absent when "no run was analysed for broken rules";
     "princeton_reliability", "Princeton's reliability: mean of consistency, predictability and robustness, as far as they exist.",
         absent when "all of its parts are";
-    "ars", "Credal's agent reliability score, from 0 to 100; its weights and ceilings are ours and configured.",
+    "ars", "Credal's agent reliability score, from 0 to 100; its weights and ceilings are options, as the source gives none.",
         absent when "no component has data";
 };
 
@@ -157,9 +157,9 @@ pub(super) const DISTRIBUTIONS: &[DistributionFamily] = taken! {
     ToolCalls, "gen_ai_invoke_agent_tool_calls",
         "Tool calls of a trace, each trace once, when it is first done.";
     Tokens, "agentgauge_trace_tokens",
-        "Tokens of a trace, read and written, each trace once, when it is first done; without those that tell none.";
+        "Tokens of a trace, read and written, of traces that report any, each trace once, when it is first done.";
     Cost, "agentgauge_trace_cost_usd",
-        "US dollars of a trace, each trace once, when it is first done; without those that tell none.";
+        "US dollars of a trace, of traces with a known cost, each trace once, when it is first done.";
 };
 
 /// The series of a counter that the default detail has.
@@ -215,37 +215,37 @@ counters! {
     Traces, "agentgauge_traces", [], All,
         "Done traces, each once.";
     TraceEvaluations, "agentgauge_trace_evaluations", ["signal", "verdict"], Of("trace_risk"),
-        "Verdicts on traces, each trace once: pass, fail, or skipped where the signal is absent; trace_risk is the whole.",
+        "Verdicts on traces, each trace once: pass, fail, or skipped where the signal is absent; trace_risk is the verdict on the whole trace.",
         from zero [["trace_risk", "fail"], ["trace_risk", "pass"]];
     Expectations, "agentgauge_expectations", ["layer", "result"], Nothing,
-        "Traces against each query of `expect.files` that they answer, once, by layer (correctness, path, retrieval, cost): skip, pass, warn or fail.";
+        "Results of traces against each query of `expect.files` that they answer, each once, by layer (correctness, path, retrieval, cost): skip, pass, warn or fail.";
     LoopsDetected, "agentgauge_loops_detected", ["kind", "severity", "evidence"], All,
-        "Loops that reached this severity, counted while they run, by what was sent of them.";
+        "Loops that reached this severity, by evidence (which of names, arguments and results were sent); counted when the trace is done with its root or sealed, for turns from log records while they run.";
     LoopWastedTokens, "agentgauge_loop_wasted_tokens", ["type", "evidence"], Nothing,
-        "Tokens spent inside loops that are known by more than names.";
+        "Tokens spent in loops for which there is more evidence than names.";
     LoopWastedCostUsd, "agentgauge_loop_wasted_cost_usd", ["evidence"], Sum,
-        "US dollars spent inside loops that are known by more than names.",
+        "US dollars spent in loops for which there is more evidence than names.",
         from zero [["arguments"], ["full"], ["results"]];
     RunLimits, "agentgauge_run_limits_exceeded", ["kind", "limit", "run"], Nothing,
-        "Limits (`[limits]`) that traces and sessions went over, each once, counted while they run.";
+        "Limits (`[limits]`) that traces and sessions exceeded, each once; counted when the trace is done with its root or sealed, for turns from log records while they run.";
     Tokens, "agentgauge_tokens", ["type"], All,
         "Tokens of model calls, every call once.";
     CostUsd, "agentgauge_cost_usd", [], All,
-        "US dollars of model calls, where the spans tell.";
+        "US dollars of model calls, as sent on the spans or computed from the price tables; counted when the trace is done.";
     ModelCalls, "agentgauge_model_calls", [], Nothing,
         "Model calls, every call once.";
     UnpricedCalls, "agentgauge_unpriced_model_calls", ["model"], Nothing,
-        "Model calls that tell tokens and no cost, of models that neither `cost.prices` nor the table that ships has, by model; each trace once, when it is first done.";
+        "Model calls with known tokens but no price (neither on the span, nor in `cost.prices`, nor built in), by model; counted when the trace is first done.";
     ToolCalls, "agentgauge_tool_calls", ["outcome"], All,
-        "Tool calls by outcome: ok, error, or unknown where the spans do not tell.";
+        "Tool calls by outcome: ok, error, or unknown where the spans do not say.";
     AdjacentToolRepeats, "agentgauge_adjacent_tool_repeats", [], Nothing,
         "Tool calls of the same name as the one before.";
     Edits, "agentgauge_edits", ["decision"], Nothing,
-        "Changes to files that a coding agent was to make, by what people decided: accepted or rejected; of a trace when it is first done.";
+        "Changes to files that a coding agent proposed, by the decision of its user: accepted or rejected; counted when the trace is first done.";
     SessionsClosed, "agentgauge_sessions_closed", ["reason", "verdict"], Nothing,
         "Closed sessions, each once, and whether their reliability was at least 0.5.";
     SubAgentModelCalls, "agentgauge_sub_agent_model_calls", ["gen_ai_sub_agent_name"], Nothing,
-        "Model calls by the agent below the outermost one that made them, which has them too; of a trace when it is first done.";
+        "Model calls by sub-agent (they also count for the outermost agent); counted when the trace is first done.";
     SubAgentToolCalls, "agentgauge_sub_agent_tool_calls", ["gen_ai_sub_agent_name"], Nothing,
         "Tool calls, likewise.";
     SubAgentErrors, "agentgauge_sub_agent_errors", ["gen_ai_sub_agent_name"], Nothing,

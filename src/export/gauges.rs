@@ -56,7 +56,7 @@ pub(super) const WINDOWS: &[Gauge] = &[
     always(full(gauge(
         "agentgauge_agent_judged_reliability_score",
         &["window"],
-        "Reliability over the window's traces that our judge was asked about, with what it said, from 0 to 1.",
+        "Reliability over the window's traces that the judge was asked about, with its scores, from 0 to 1.",
         |update, sample| windows(update, sample, |window| window.judged_reliability),
     ))),
     always(gauge(
@@ -118,7 +118,7 @@ pub(super) const RUNS: &[Gauge] = &[
     full(gauge(
         "agentgauge_agent_score_samples",
         &["score", "window"],
-        "Runs, tasks or confidences that a score over runs is made of.",
+        "Runs, tasks or confidences that a score over runs is computed from.",
         |update, sample| {
             for (name, scores) in &update.run_scores {
                 for score in SCORES.iter().map(|score| score.score) {
@@ -153,7 +153,7 @@ pub(super) const RUNS: &[Gauge] = &[
     full(gauge(
         "agentgauge_agent_runs",
         &[],
-        "Runs that scores over runs are made of.",
+        "Runs that scores over runs are computed from.",
         |update, sample| {
             if update.runs > 0 {
                 sample(&[], number(update.runs));
@@ -163,7 +163,7 @@ pub(super) const RUNS: &[Gauge] = &[
     full(gauge(
         "agentgauge_agent_version_difference",
         &["baseline_version", "bound"],
-        "Mean of 1 - risk less that of an earlier version: bounds (lower, upper) at 95 % confidence whenever one looks.",
+        "Difference of the mean of 1 - risk from an earlier version: bounds (lower, upper) at 95 % confidence, valid at all times.",
         |update, sample| {
             for version in &update.view.versions {
                 sample(&[&version.baseline, "lower"], version.lower);
@@ -181,13 +181,13 @@ pub(super) const SESSIONS: &[Gauge] = &[
     always(gauge(
         "agentgauge_sessions_in_loops",
         &[],
-        "Sessions in which a loop goes on that is known by more than names, each once, however many loops it has.",
+        "Sessions with an ongoing loop for which there is more evidence than names, each once, however many loops it has.",
         |update, sample| sample(&[], number(update.looping)),
     )),
     always(gauge(
         "agentgauge_sessions_looping",
         &["kind", "severity", "evidence"],
-        "Sessions in which a loop goes on, under the labels of each of its loops, so a session may be in several series; with the evidence `names` nothing else of it was sent, and it may be none.",
+        "Sessions with an ongoing loop, under the labels of each of its loops, so a session may be in several series; with the evidence `names` nothing but names was sent, and it may be no loop.",
         |update, sample| {
             let looping = update.sessions_looping.iter();
             let by_labels: BTreeMap<_, _> =
@@ -198,7 +198,7 @@ pub(super) const SESSIONS: &[Gauge] = &[
     gauge(
         "agentgauge_sessions_over_limit",
         &["kind", "limit", "run"],
-        "Sessions that go on over a limit (`[limits]`), or have a trace that does; kind is run_limit, run is trace or session.",
+        "Sessions that are over a limit (`[limits]`) and still running, or have such a trace; kind is run_limit, run is trace or session.",
         |update, sample| {
             for (limit, sessions) in &update.sessions_over_limit {
                 sample(&limit.values(), number(*sessions));
@@ -208,7 +208,7 @@ pub(super) const SESSIONS: &[Gauge] = &[
     always(full(gauge(
         "agentgauge_open_sessions",
         &["score", "at_most"],
-        "Open sessions whose score is at most this, as they stand.",
+        "Open sessions whose current score is at most this.",
         |update, sample| {
             for (score, buckets) in &update.open_sessions {
                 for (bound, sessions) in Histogram::of_scores(buckets).cumulative() {

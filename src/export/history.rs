@@ -23,19 +23,20 @@ crate::engine::options! {
         /// Time between two points of an agent's history, as the page shows it.
         #[serde(with = "crate::engine::options::human")]
         pub history_step: Duration = 15 * SECOND, within 100 * MILLISECOND..=DAY;
-        /// Points in memory of each agent; beyond that, the oldest goes.
+        /// Points in memory of each agent; beyond that, the oldest is dropped.
         pub history_points: usize = 240, within 1..=10_000;
-        /// Agents whose history is kept in the store's directory for a week, 48 kB each; beyond that, the one that has been quiet
-        /// for longest makes room. Without a store nothing is kept.
+        /// Agents whose history is kept in the store's directory for a week, 48 kB each; beyond that, the one that has been
+        /// quiet for longest makes room. Without a store only `history_points` are kept.
         pub history_agents: usize = 2_000, within 1..=100_000;
-        /// Live streams of one identity (a token, a certificate, or anybody) at a time; more are told to retry later.
+        /// Live streams of one identity (a token, a certificate, or all anonymous clients) at a time; more are told to retry
+        /// later.
         pub max_streams: usize = 64, within 1..=10_000;
-        /// Scrapes of one identity (a token, a certificate, or anybody) at a time; one more replaces the one with the slowest
-        /// reader.
+        /// Scrapes of one identity (a token, a certificate, or all anonymous clients) at a time; one more replaces the one with
+        /// the slowest reader.
         pub max_scrapes: usize = 16, within 1..=10_000;
-        /// Bytes of answers (API, page, metrics, gRPC) that wait to be read, half of it for those to tenants; over it those are
-        /// cut off that nobody reads, or the slowest of whoever holds most, and further ones are refused for now. A larger one is
-        /// sent alone.
+        /// Bytes of responses (API, page, metrics, gRPC) that wait to be read, half of it for tenants; beyond that, responses
+        /// that nobody reads are cut off, then those of the identity that holds most; else new ones get 503. A response larger
+        /// than this is sent when there is no other.
         pub max_unread_bytes: usize = 64 << 20, within 1 << 20..=usize::MAX;
     }
 }

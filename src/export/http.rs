@@ -151,7 +151,7 @@ impl<Q: Query> Exporter<Q> {
 async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, request: Request) -> Response {
     let (headers, caller) = (request.headers(), Caller::of(request.extensions(), true));
     let Some((making, reading)) = exporter.scrapes.begin(&caller).await else {
-        let message = "too many scrapes are under way (`api.max_scrapes`); come back later";
+        let message = "too many scrapes are in progress (`api.max_scrapes`); retry later";
         return error(StatusCode::SERVICE_UNAVAILABLE, "too_many_scrapes", message);
     };
     let accept =

@@ -45,13 +45,13 @@ struct Kind {
 const SESSIONS: Kind = Kind {
     limit: "api_lists",
     code: "too_many_lists",
-    message: "too many others ask for sessions, traces or problems; come back later",
+    message: "too many requests for sessions, traces or problems are waiting; retry later",
 };
 
 const HISTORY: Kind = Kind {
     limit: "api_history",
     code: "too_many_histories",
-    message: "too many others ask for the past of agents; come back later, or ask for `range=1h`",
+    message: "too many requests for the history of agents are waiting; retry later, or ask for `range=1h`",
 };
 
 impl Lists {

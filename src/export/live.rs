@@ -113,7 +113,7 @@ impl Stream {
     ) -> Result<Self, Refused> {
         let filter = AgentFilter { tenant: identity.scope(requester.tenant), ..requester };
         let Some(permit) = exporter.streams.begin(identity) else {
-            let message = "too many streams are open (`api.max_streams`); come back later";
+            let message = "too many streams are open (`api.max_streams`); retry later";
             let status = StatusCode::SERVICE_UNAVAILABLE;
             return Err(Refused::new(status, "too_many_streams", message));
         };

@@ -51,17 +51,17 @@ const OPERATIONS: &[Operation] = &[
         params: query::<AgentParams>,
         answer: schema::<FleetPage>, ..READ },
     Operation { path: "/api/v1/problems", id: "listProblems",
-        summary: "What is wrong now, the worst first: drops, loops that go on, traces that hang.",
+        summary: "Current problems, the worst first: drops, ongoing loops, traces that hang.",
         params: query::<AgentParams>,
         answer: schema::<ProblemsPage>, ..READ },
     Operation { path: "/api/v1/alerts", id: "listAlerts",
-        summary: "The alerts of this daemon and its agents: as Prometheus says, or those that the rules would raise.",
+        summary: "The alerts of this daemon and its agents: those of Prometheus, or those that the rules would raise.",
         answer: schema::<AlertsPage>, ..READ },
     Operation { path: "/api/v1/about", id: "about",
-        summary: "What the page has to know of the daemon.",
+        summary: "Facts about the daemon that the page needs.",
         answer: schema::<AboutView>, ..READ },
     Operation { path: "/api/v1/agents/history", id: "getAgentHistory",
-        summary: "One agent over time, as far as the daemon remembers.",
+        summary: "The history of one agent, as far as the daemon has it.",
         params: query::<OneAgent>,
         answer: schema::<HistoryView>, missing: Some("agent_not_found"), ..READ },
     Operation { path: "/api/v1/sessions", id: "listSessions",
@@ -73,7 +73,7 @@ const OPERATIONS: &[Operation] = &[
         params: |generator| below("id", "The session id.", query::<SessionScope>(generator)),
         answer: schema::<SessionView>, missing: Some("session_not_found"), ..READ },
     Operation { path: "/api/v1/session", id: "findSession",
-        summary: "One session, as `/api/v1/sessions/{id}` has it, for any id: clients take `.` and `..` in a path for steps.",
+        summary: "One session, as `/api/v1/sessions/{id}` has it, for any id: clients resolve `.` and `..` in a path.",
         params: query::<OneSession>,
         answer: schema::<SessionView>, missing: Some("session_not_found"), ..READ },
     Operation { path: "/api/v1/traces/{id}", id: "explainTrace",
@@ -138,9 +138,9 @@ fn described(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
     }
     let no_room = match operation.content_type {
         JSON => {
-            "`too_many_lists`, `too_many_histories`, `too_much_unread`: come back later, or ask for less at a time."
+            "`too_many_lists`, `too_many_histories`, `too_much_unread`: retry later, or ask for less at a time."
         }
-        _ => "`too_many_streams`, `too_much_unread`: come back later.",
+        _ => "`too_many_streams`, `too_much_unread`: retry later.",
     };
     responses.insert("503".to_owned(), failure(no_room));
     json!({
@@ -164,7 +164,7 @@ fn reports() -> Value {
     }});
     json!({
         "operationId": "report",
-        "summary": "Scores, outcomes and violations that somebody else found. Each report has one target.",
+        "summary": "Scores, outcomes and violations from other evaluators. Each report has one target.",
         "requestBody": { "required": true, "content": { JSON: { "schema": {
             "type": "object", "required": ["reports"],
             "properties": { "reports": { "type": "array", "items": report } },
@@ -180,7 +180,7 @@ fn acceptance() -> Value {
     properties.insert("stream".to_owned(), json!({ "type": "string", "enum": names }));
     json!({
         "operationId": "acceptBaseline",
-        "summary": "The present level of an agent version is usual from here on, which ends its drops; of one stream, or of all.",
+        "summary": "Accepts the current level of an agent version as usual, which ends its drops; for one stream, or for all.",
         "parameters": [tenant()],
         "requestBody": { "required": true, "content": { JSON: { "schema": {
             "type": "object", "properties": properties,
@@ -199,7 +199,7 @@ fn deployment() -> Value {
     properties.insert("time_unix_nano".to_owned(), json!({ "type": ["integer", "string"] }));
     json!({
         "operationId": "tellDeployment",
-        "summary": "This version was rolled out, of all agents that fit: what is left out is any. With `accept` whatever level it brings is usual: drops end, and nothing is held against the past. One of the same `id`, or without one of the same time, counts once.",
+        "summary": "Reports that this version was rolled out for all matching agents: an omitted field matches any. With `accept` its level becomes the usual one: drops end, and nothing is compared with the past. One of the same `id`, or without one of the same time, counts once.",
         "parameters": [tenant()],
         "requestBody": { "required": true, "content": { JSON: { "schema": {
             "type": "object", "properties": properties,
@@ -212,7 +212,7 @@ fn deployment() -> Value {
 fn tenant() -> Value {
     json!({
         "name": "tenant", "in": "query", "schema": { "type": "string" },
-        "description": "The tenant, for those who have none and may read, and so see more than one.",
+        "description": "The tenant, for senders without a tenant that may read, and so see all tenants.",
     })
 }
 
@@ -224,8 +224,8 @@ fn agent() -> Map<String, Value> {
 
 fn taken_in_of_a_tenant() -> Value {
     let mut responses = taken_in();
-    responses["400"] = failure("`malformed`: it is not taken; the message says why.");
-    responses["403"] = failure("`forbidden`: it names a tenant, and its sender may not.");
+    responses["400"] = failure("`malformed`: it is not accepted; the message says why.");
+    responses["403"] = failure("`forbidden`: it names a tenant, which its sender may not.");
     responses
 }
 
@@ -234,7 +234,7 @@ fn taken_in() -> Value {
         "index": { "type": "integer" }, "error": { "type": "string" },
     }});
     json!({
-        "200": { "description": "What became of it.", "content": { JSON: { "schema": {
+        "200": { "description": "The result.", "content": { JSON: { "schema": {
             "type": "object", "required": ["accepted", "rejected"], "properties": {
                 "accepted": { "type": "integer" },
                 "rejected": { "type": "array", "items": rejected },
@@ -242,7 +242,7 @@ fn taken_in() -> Value {
         }}}},
         "400": failure("`malformed`: it cannot be read; the message says why."),
         "413": failure("`too_large`."),
-        "503": failure("There is no room now; Retry-After says when to come back."),
+        "503": failure("There is no room now; Retry-After says when to retry."),
     })
 }
 

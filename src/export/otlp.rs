@@ -29,11 +29,11 @@ use crate::registry::Registry;
 use crate::secret::Secret;
 
 crate::engine::options! {
-    /// Scores out. Without an address nothing is sent.
+    /// Exported scores; without an address nothing is sent.
     pub struct ScoresOutOptions in "scores_out" {
-        /// An OTLP/HTTP endpoint, such as `https://collector:4318`, that is told what the judge said, as
-        /// `gen_ai.evaluation.result` log records; empty: none. Over https it has to show a certificate of an authority that the
-        /// system knows, or of one in the file that `SSL_CERT_FILE` names.
+        /// An OTLP/HTTP endpoint, such as `https://collector:4318`, that receives the judge's scores, as
+        /// `gen_ai.evaluation.result` log records; empty: none. Over https it has to show a certificate of an authority that
+        /// the system knows, or of one in the file that `SSL_CERT_FILE` names.
         pub url: String = String::new();
         /// Send over plain http too, where the address says so.
         pub allow_http: bool = false;
@@ -47,7 +47,7 @@ crate::engine::options! {
         pub max_queue: usize = 10_000, within 1..=1 << 20;
         /// Scores in one request.
         pub max_batch: usize = 500, within 1..=100_000;
-        /// How long a score waits for others.
+        /// How long a score waits for others to be sent with.
         #[serde(with = "human")]
         pub interval: Duration = SECOND, within MILLISECOND..=HOUR;
         /// How long one request may take.
@@ -58,8 +58,8 @@ crate::engine::options! {
         /// The wait before a request is made again, doubled each time.
         #[serde(with = "human")]
         pub backoff: Duration = SECOND, within MILLISECOND..=HOUR;
-        /// The time between two rounds in which what `/metrics` shows is sent there as OTLP metrics, for those who do not scrape;
-        /// 0s: it is not.
+        /// The interval at which the metrics of /metrics are sent there as OTLP metrics, for those who do not scrape; 0s: they
+        /// are not sent.
         #[serde(with = "human")]
         pub metrics_interval: Duration = Duration::ZERO, within Duration::ZERO..=DAY;
     }

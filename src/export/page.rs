@@ -13,13 +13,13 @@ const HEAD: &str = "\
 Written by `agentgauge metrics` from the source; a test fails when it is stale.
 
 Every family of agents has the labels `service_name`, `gen_ai_agent_name`, `gen_ai_agent_version` and `deployment_environment_name` (and
-`tenant`, where there are tenants), and those in the table. Scores are in `[0,1]` (those of ARS in `[0,100]`), higher is better. What could not be measured is absent: a score over nothing
-has no series, and how much a score is over stands beside it. Windows are those of `agents.windows`, the last
-`agents.last_traces` traces or runs (`last_50`), and, for scores over runs, `all`. Families marked *full* are exported with
-`metrics.detail = \"full\"` alone. The default detail has of `agentgauge_trace_evaluations_total` the signal `trace_risk`, and of
-`agentgauge_loop_wasted_cost_usd_total` the sum without `evidence`. An agent has at most 41 series in it while one of its streams
-drops and its loops are of one kind; a thousand agents, a tenth of them so and with names of a dozen letters, are a page of 4 MiB.
-A label without a value is left out.
+`tenant`, where there are tenants), and those in the table. Scores are in `[0,1]` (those of ARS in `[0,100]`); higher is better. What could not be measured is absent: a score without data
+has no series, and sample sizes have families of their own. Windows are those of `agents.windows`, the last
+`agents.last_traces` traces or runs (`last_50`), and, for scores over runs, `all`. Families marked *full* are exported only with
+`metrics.detail = \"full\"`. The default detail has only the signal `trace_risk` of `agentgauge_trace_evaluations_total`, and
+`agentgauge_loop_wasted_cost_usd_total` without the label `evidence`. In the default detail an agent has at most 41 series while one
+of its streams drops and its loops are of one kind; a thousand agents, a tenth of them in this state and with names of a dozen
+letters, are a page of 4 MiB. A label without a value is left out.
 
 ## Families
 ";
@@ -27,20 +27,20 @@ A label without a value is left out.
 const OWN_HEAD: &str = "
 ## The daemon itself
 
-Families about the daemon, which have no labels of an agent. Those with an option have series only where it is set; a family has
-series when there is something to tell, so a counter that is absent is 0. Bytes and seconds are in the names, and so are US dollars
-(`_usd`); what has none of them is a number of what its name says.
+Families about the daemon, without the labels of an agent. Those with an option have series only where it is set. A counter has a
+series once it counts something, so an absent counter is 0. Units are in the names: bytes, seconds, US dollars (`_usd`); a name
+without a unit is a number of things.
 
-| Family | Type | Labels | What it says | With |
+| Family | Type | Labels | Meaning | With |
 |---|---|---|---|---|
 ";
 
 const SIGNALS_HEAD: &str = "
 ## Signals
 
-One number per trace. A score that somebody reports under any other name is a signal too.
+One number per trace. A score that is reported under any other name is a signal too.
 
-| Signal | What it says |
+| Signal | Meaning |
 |---|---|
 ";
 
@@ -126,7 +126,7 @@ const QUERIES: &[(&str, &str)] = &[
 /// The page, as Markdown, with the daemon's own families.
 pub fn page(own: &[OwnFamilies]) -> String {
     let mut page = String::from(HEAD);
-    page.push_str("\n| Family | Type | Labels | What it says |\n|---|---|---|---|\n");
+    page.push_str("\n| Family | Type | Labels | Meaning |\n|---|---|---|---|\n");
     for family in families() {
         row(&mut page, family);
     }

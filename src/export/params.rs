@@ -204,7 +204,7 @@ pub(super) fn bounds(
     let offset = offset.unwrap_or(0);
     if offset > MAX_OFFSET {
         return Err(bad_request(
-            "`offset` is at most 100000; filter or sort to come to what is further back",
+            "`offset` is at most 100000; filter or sort to reach later entries",
         ));
     }
     Ok((limit.unwrap_or(PAGE).min(MAX_PAGE), offset))

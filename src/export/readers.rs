@@ -157,7 +157,7 @@ impl Readers {
             (self.full)("api_unread_bytes");
             let message = format!(
                 "this answer has {bytes} bytes, and other answers that wait to be read leave no room for it (`api.max_unread_bytes`); \
-                 come back later, or ask for less at a time"
+                 retry later, or ask for less at a time"
             );
             Refused::new(StatusCode::SERVICE_UNAVAILABLE, "too_much_unread", &message)
         };

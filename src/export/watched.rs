@@ -11,7 +11,7 @@ pub(super) const WATCHED: &[Gauge] = &[
     gauge(
         "agentgauge_agent_drop",
         &["stream", "severity"],
-        "Whether a stream of the agent drops: 1, else 0. What is critical is a warning too, which is there only while it is 1; streams that do not page have no critical.",
+        "1 while the stream is in a drop of this severity, else 0. A critical drop has the series of the warning too, which exists only while it is 1. Streams that never page have no critical series.",
         |update, sample| {
             for drop in &update.view.drops {
                 if drop.pages {
@@ -27,7 +27,7 @@ pub(super) const WATCHED: &[Gauge] = &[
     gauge(
         "agentgauge_agent_drop_start_timestamp_seconds",
         &["stream"],
-        "Since when the stream drops: the end of the first trace that belongs to it.",
+        "Start of the drop: the end of the first trace that belongs to it.",
         |update, sample| {
             found(update, |drop, found| sample(&[drop.stream], seconds(&found.since_unix_nano)));
         },
@@ -35,13 +35,13 @@ pub(super) const WATCHED: &[Gauge] = &[
     gauge(
         "agentgauge_agent_drop_level",
         &["stream"],
-        "Share of the stream's traces that are bad since it drops, from 0 to 1; of effort, cost and latency their mean percentile among usual ones.",
+        "Share of bad traces since the drop began, from 0 to 1; for effort, cost and latency the mean percentile among usual traces.",
         |update, sample| found(update, |drop, found| sample(&[drop.stream], found.to)),
     ),
     gauge(
         "agentgauge_agent_drop_baseline",
         &["stream"],
-        "The level that is usual for the stream, from 0 to 1; without a past that of the objective. Of streams but `verdict` while they drop.",
+        "The usual level of the stream, from 0 to 1, or that of its objective while there is no past. Streams other than `verdict` have it only during a drop.",
         |update, sample| {
             let shown = |drop: &&DropView| drop.stream == "verdict" || is_on(drop);
             for drop in update.view.drops.iter().filter(shown) {
@@ -53,13 +53,13 @@ pub(super) const WATCHED: &[Gauge] = &[
     gauge(
         "agentgauge_agent_drop_traces",
         &["stream"],
-        "Traces that the level of a drop is over.",
+        "Number of traces that the level of a drop is computed from.",
         |update, sample| found(update, |drop, found| sample(&[drop.stream], number(found.traces))),
     ),
     gauge(
         "agentgauge_agent_drop_against",
         &["stream", "against", "version_before"],
-        "1 while the stream drops: against the agent's own past, the version before (which does not drop itself), or the objective.",
+        "1 during a drop of the stream; against is what it is compared with: the agent's own past, the previous version (which is not in a drop itself), or the objective.",
         |update, sample| {
             found(update, |drop, _| {
                 let version = drop.version_before.as_deref().unwrap_or_default();
@@ -70,7 +70,7 @@ pub(super) const WATCHED: &[Gauge] = &[
     gauge(
         "agentgauge_agent_drop_example",
         &["stream", "signal", "tool", "error_type", "example_session", "second_session"],
-        "1 while the stream drops: which signal and tool carry most of the failures, the kind of error of most of these, and two sessions in which they are.",
+        "1 during a drop of the stream: the signal and the tool with most of the failures, the most frequent error type among these, and two sessions that contain them.",
         |update, sample| {
             found(update, |drop, found| {
                 let name = |name: &'_ Option<String>| name.clone().unwrap_or_default();
@@ -85,7 +85,7 @@ pub(super) const WATCHED: &[Gauge] = &[
     gauge(
         "agentgauge_agent_failure_ratio",
         &["window"],
-        "Share of the window's evaluated traces that fail: their risk is over one half.",
+        "Share of the window's evaluated traces that fail: those with a risk over one half.",
         |update, sample| {
             for (name, window) in &update.view.windows {
                 window.failure_ratio.into_iter().for_each(|share| sample(&[name], share));
@@ -95,7 +95,7 @@ pub(super) const WATCHED: &[Gauge] = &[
     full(gauge(
         "agentgauge_agent_failure_ratio_traces",
         &["window"],
-        "Evaluated traces in the window: what the share of failing ones is of.",
+        "Evaluated traces in the window: the sample size of the failure ratio.",
         |update, sample| {
             for (name, window) in &update.view.windows {
                 sample(&[name], number(window.traces_evaluated));
@@ -105,7 +105,7 @@ pub(super) const WATCHED: &[Gauge] = &[
     full(gauge(
         "agentgauge_agent_success_ratio",
         &["window", "bound"],
-        "Share of the agent's sessions that succeed, from those whose outcome is known and the effort of all, from 0 to 1; bound is estimate, lower or upper (95 %), always_lower or always_upper (95 % at all times at once).",
+        "Estimated share of the agent's sessions that succeed, from known outcomes and the effort of all sessions, from 0 to 1; bound is estimate, lower or upper (95 %), always_lower or always_upper (95 % at all times at once).",
         |update, sample| {
             for (name, success) in learned(update).flat_map(Learned::success) {
                 sample(&[name, "estimate"], success.estimate);
@@ -119,7 +119,7 @@ pub(super) const WATCHED: &[Gauge] = &[
     full(gauge(
         "agentgauge_agent_success_ratio_sessions",
         &["window", "outcome"],
-        "Sessions that the share of those that succeed is over: all of the window, those whose outcome is known, and those of them that others than the judge chose to tell.",
+        "Sample sizes of the success ratio: any (all sessions of the window), known (those with a known outcome), and selected (those of them whose outcome is not from the judge's random sample).",
         |update, sample| {
             for (name, success) in learned(update).flat_map(Learned::success) {
                 sample(&[name, "any"], number(success.sessions));
@@ -131,7 +131,7 @@ pub(super) const WATCHED: &[Gauge] = &[
     full(gauge(
         "agentgauge_agent_signal_auroc",
         &["signal"],
-        "How well a signal or reliability (as risk, without the outcome in it), effort or predicted_failure tells sessions that failed from others: 1 always, 0.5 as a coin does.",
+        "AUROC of a signal, of reliability (as risk, without the outcome in it), effort or predicted_failure for failed sessions: 1 is perfect, 0.5 is chance.",
         |update, sample| {
             for (name, auroc) in learned(update).flat_map(|learned| &learned.quality().auroc) {
                 sample(&[name], auroc.auroc);
@@ -151,7 +151,7 @@ pub(super) const WATCHED: &[Gauge] = &[
     full(gauge(
         "agentgauge_agent_prediction_error",
         &["error"],
-        "How wrong predicted failures are, from 0 to 1: brier, brier_of_base (if the share that fails were told for each), calibration (ten bins).",
+        "Error of the predicted failure, from 0 to 1: brier, brier_of_base (Brier score of always predicting the base rate), calibration (expected error over ten bins).",
         |update, sample| {
             for error in learned(update).filter_map(|learned| learned.quality().calibration) {
                 sample(&["brier"], error.brier);
@@ -163,7 +163,7 @@ pub(super) const WATCHED: &[Gauge] = &[
     gauge(
         "agentgauge_agent_last_trace_timestamp_seconds",
         &[],
-        "When something of the agent last arrived, also of a trace that is open.",
+        "When data of the agent last arrived, including data of open traces.",
         |update, sample| {
             let last = update.view.last_trace_unix_nano.iter();
             last.for_each(|last| sample(&[], seconds(last)));
@@ -172,13 +172,13 @@ pub(super) const WATCHED: &[Gauge] = &[
     gauge(
         "agentgauge_agent_usual_gap_seconds",
         &[],
-        "Seconds of silence of which more is not usual for the agent, with `assemble.trace_idle`, as what arrives may show that late; absent before a day of twenty gaps.",
+        "Longest usual silence of the agent in seconds, plus `assemble.trace_idle`, as arrivals may show that late; absent until twenty gaps over a day are known.",
         |update, sample| update.view.usual_gap_seconds.into_iter().for_each(|gap| sample(&[], gap)),
     ),
     gauge(
         "agentgauge_agent_stalled_traces",
         &[],
-        "Open traces of which nothing has come for longer than is usual for the agent, and for `session.stall_after`; absent while there are no more of them than are usually lost.",
+        "Open traces that have been silent for longer than is usual for the agent and for `session.stall_after`; absent while there are no more of them than are usually lost.",
         |update, sample| {
             let stalled = Some(update.silences.stalled()).filter(|stalled| *stalled > 0);
             stalled.into_iter().for_each(|stalled| sample(&[], number(stalled)));

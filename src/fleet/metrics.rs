@@ -14,23 +14,23 @@ metrics! {
     /// The families of metrics.
     struct Families {
         records: IntCounterVec = counters("fleet_records_total",
-            "Records between stages, by what became of them.", &["role", "outcome"]),
+            "Records between stages, by outcome.", &["role", "outcome"]),
         checkpoints: IntCounterVec = counters("fleet_checkpoints_total",
             "Checkpoints of partitions, by outcome.", &["role", "outcome"]),
         anew: IntCounterVec = counters("fleet_begun_anew_total",
-            "Times that everything was given up, as others may own it.", &["role"]),
+            "Times that an instance gave up all partitions because others might own them.", &["role"]),
         gone: IntCounterVec = counters("fleet_records_gone_total",
-            "Records that the brokers no longer had when they were to be read, or that are missing at the end of what was read.",
+            "Records that the brokers had deleted, or lost from the end of a topic, before they were read.",
             &["role"]),
         owned: IntGaugeVec = gauges("fleet_partitions_owned", "Partitions of this instance.", &["role"]),
         behind: IntGaugeVec = gauges("fleet_partitions_behind",
             "Partitions of this instance that have not caught up since they were taken over.", &["role"]),
         ready: IntGaugeVec = gauges("fleet_ready",
-            "Whether a role of this instance works: it is in its group, or has found its topics, and nothing is in its way.", &["role"]),
+            "Whether a role of this instance works: it is in its group, or has found its topics, and no problem is known.", &["role"]),
         lag: GaugeVec = gauges("input_lag_seconds",
             "How far the time of a partition is behind, while it is not at its end.", &["role", "partition"]),
         complete: IntGauge = gauge("state_complete",
-            "Whether all roles of this instance are at work; 0 too where a partition without a checkpoint reads back."),
+            "1 once all roles of this instance have caught up; 0 also while a partition without a checkpoint rereads its topic."),
     }
 }
 

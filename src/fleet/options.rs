@@ -1,4 +1,4 @@
-//! What can be set of an instance among several.
+//! The options of an instance in a cluster.
 
 use std::time::Duration;
 
@@ -7,28 +7,28 @@ use serde::{Deserialize, Serialize};
 use crate::engine::options::{DAY, HOUR, MILLISECOND, SECOND, human};
 
 crate::engine::options! {
-    /// The part of an instance in work that several share through Kafka; without roles it does everything by itself.
+    /// The part of this instance in work that several share through Kafka; without roles it does all the work alone.
     pub struct FleetOptions in "fleet" {
-        /// Roles of this instance: gateway, assemble, score, fleet; empty: it does everything alone.
+        /// Roles of this instance: gateway, assemble, score, fleet; empty: it does all the work alone.
         pub roles: Vec<Role> = Vec::new();
         /// Prefix of the names of the topics between the stages, and of the groups that read them.
         pub prefix: String = "agentgauge".to_owned();
-        /// Partitions of each topic, at most 256; the same for all instances, and for good. An instance takes nothing if its
-        /// topics have another number.
+        /// Partitions of each topic, at most 256; the same for all instances, and never changed. An instance takes no partition
+        /// if its topics have another number.
         pub partitions: u32 = 16, within 1..=256;
         /// Replicas of each partition, for `topics create`.
         pub replication: u32 = 1, within 1..=100;
-        /// How long the topics keep records, for `topics create`; longer than reading may stop. All that is known of agents is
-        /// told anew four times in it.
+        /// How long the topics keep records, for `topics create`; it must exceed the longest time without a reader. The state
+        /// of all agents is republished four times in it.
         #[serde(with = "human")]
         pub retention: Duration = 49 * HOUR, within 10 * MILLISECOND..=366 * DAY;
-        /// Where checkpoints are: a directory that all instances share, or `s3://bucket/prefix` (credentials as AWS tools want
-        /// them).
+        /// Where checkpoints are: a directory that all instances share, or `s3://bucket/prefix` (with the credentials of the
+        /// AWS tools).
         pub checkpoints: String = String::new();
         /// Time between two checkpoints.
         #[serde(with = "human")]
         pub checkpoint_interval: Duration = 10 * SECOND, within 10 * MILLISECOND..=HOUR;
-        /// How far back an instance reads that finds no checkpoint.
+        /// How far back an instance reads if it finds no checkpoint.
         #[serde(with = "human")]
         pub lookback: Duration = 2 * HOUR, within 10 * MILLISECOND..=366 * DAY;
         /// Time between two messages about the same agent.

@@ -33,7 +33,7 @@ pub(super) fn look<C: ClientContext>(
         let found = found.map_or(0, |found| found.partitions().len());
         if found == 0 {
             return Ok(Some(format!(
-                "there is no topic `{topic}`; `agentgauge topics create` makes those of `fleet.prefix`; trying again"
+                "there is no topic `{topic}`; `agentgauge topics create` creates those of `fleet.prefix`; trying again"
             )));
         }
         if found != wanted {

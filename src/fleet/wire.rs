@@ -315,7 +315,9 @@ fn name_of(agent: &AgentKey) -> u64 {
 /// Encodes a value for records and checkpoints, with the names of its fields, so that fields can be added; `None` if it fails.
 pub(super) fn pack<T: Serialize + ?Sized>(value: &T) -> Option<Vec<u8>> {
     let packed = saved::write(value);
-    packed.inspect_err(|error| tracing::error!(%error, "what a stage holds cannot be written")).ok()
+    packed
+        .inspect_err(|error| tracing::error!(%error, "the state of a stage cannot be written"))
+        .ok()
 }
 
 /// Reads what [`pack`] wrote.

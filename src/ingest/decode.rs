@@ -29,8 +29,8 @@ crate::engine::options! {
         /// A time further in the future than this is replaced by the time of arrival.
         #[serde(with = "human")]
         pub max_clock_skew: Duration = 5 * MINUTE, within Duration::ZERO..=DAY;
-        /// Slowest body, in bytes per second over five seconds. A slower one is given up; several of them cost their connection.
-        /// 0: any progress will do.
+        /// Slowest body, in bytes per second over five seconds. A slower body is aborted; several of them cost their
+        /// connection. 0: any progress will do.
         pub body_progress: usize = 4 << 10, within 0..=1 << 20;
         /// How long a request waits for room before its sender is told to retry later.
         #[serde(with = "human")]

@@ -24,7 +24,7 @@ pub enum FileError {
         source: io::Error,
     },
     /// Its name does not tell how it is written.
-    #[error("cannot tell what {} holds: {hint}", path.display())]
+    #[error("cannot recognise the content of {}: {hint}", path.display())]
     Unknown {
         /// The file.
         path: PathBuf,

@@ -27,7 +27,7 @@ const AHEAD_BYTES: usize = 256 << 10;
 const STEP_BYTES: u64 = 64 << 10;
 
 /// What is wrong with a body that is too far ahead.
-const LONGER: &str = "it is longer than what it inflates to";
+const LONGER: &str = "it is longer than its inflated content";
 
 /// The usual ratio of compression, for a first guess at the size.
 const USUAL_RATIO: usize = 8;

@@ -220,7 +220,7 @@ pub enum Lacks {
     #[error("`store.directory` cannot be written")]
     Store,
     /// Brokers that take records.
-    #[error("the Kafka brokers (`kafka.brokers`) do not take it")]
+    #[error("the Kafka brokers (`kafka.brokers`) do not accept records")]
     Brokers,
 }
 

@@ -44,18 +44,18 @@ crate::engine::options! {
     /// How connections are served, whatever they carry.
     pub struct ServerOptions in "server" {
         /// Connections of one listener; beyond that, a new one replaces one that never sent anything valid, else an idle one.
-        /// Fewer where the process may not have so many files open (`ulimit -n`): connections of all listeners take half of the
-        /// files.
+        /// The limit is lower if the process may not open as many files (`ulimit -n`): connections of all listeners take half
+        /// of them.
         pub max_connections: usize = 1024, within 1..=1_000_000;
         /// How long a client may take to send the head of its first request.
         #[serde(with = "crate::engine::options::human")]
         pub header_read_timeout: Duration = 10 * SECOND, within MILLISECOND..=HOUR;
-        /// How long a client may take to take any part of an answer, and at most to send any part of a body (see
+        /// How long a client may go without reading any part of a response, or without sending any part of a body (see
         /// `ingest.body_progress`).
         #[serde(with = "crate::engine::options::human")]
         pub read_timeout: Duration = 30 * SECOND, within MILLISECOND..=HOUR;
-        /// How long a connection may be without a request and an answer; it is closed before twice that time. Over the head of a further request a
-        /// client may take as long.
+        /// How long a connection may be without a request and a response; it is closed before twice that time. It is also the
+        /// time for the head of a further request.
         #[serde(with = "crate::engine::options::human")]
         pub idle_timeout: Duration = 2 * MINUTE, within MILLISECOND..=DAY;
         /// Largest head of a request, in bytes, over HTTP/2 as RFC 9113, 6.5.2, counts them; HTTP/1 takes at least 8 KiB.

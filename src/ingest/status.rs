@@ -136,7 +136,7 @@ impl Failure {
     fn message(&self) -> String {
         let text = match self {
             Self::Refused(refusal) => refusal.to_string(),
-            Self::Overloaded(overloaded) => format!("{}; come back later", overloaded.lacks),
+            Self::Overloaded(overloaded) => format!("{}; retry later", overloaded.lacks),
             Self::MediaType => {
                 "the content type must be application/x-protobuf or application/json; OTLP over gRPC \
                  goes to another port (`listen.otlp_grpc`)"
@@ -157,11 +157,11 @@ impl Failure {
             Self::Method => "only POST is answered here".to_owned(),
             Self::Path => "nothing is here; OTLP has traces, logs and metrics".to_owned(),
             Self::Version => "gRPC needs HTTP/2".to_owned(),
-            Self::Slow => "the body came too slowly (`ingest.body_progress`)".to_owned(),
+            Self::Slow => "the body arrived too slowly (`ingest.body_progress`)".to_owned(),
             Self::Displaced => {
-                "the room of this slow body was needed for others; come back later".to_owned()
+                "the room of this slow body was needed for others; retry later".to_owned()
             }
-            Self::Broken => "the body broke off".to_owned(),
+            Self::Broken => "the body was cut off".to_owned(),
             Self::Deadline => "the deadline of the request is over".to_owned(),
             Self::Internal => "the daemon failed on this request".to_owned(),
         };

@@ -1,4 +1,4 @@
-//! How the judge is set up: the section `[judge]`.
+//! The options of the judge: the section `[judge]`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use crate::engine::judging::JudgeRules;
 use crate::engine::options::{DAY, HOUR, MAX_PRICE, MILLISECOND, MINUTE, SECOND, human, words};
 
 crate::engine::options! {
-    /// The judge. Without a format there is none.
+    /// The judge; without a format there is no judge.
     pub struct JudgeOptions in "judge" {
         /// API of the judge's endpoint: none (there is no judge), openai (chat completions: OpenAI, Azure, vLLM, Ollama,
         /// LiteLLM), anthropic, gemini.
         pub format: Format = Format::None;
-        /// Where it is, up to the version, such as `https://api.openai.com/v1`; or the whole address of the call, which may name
-        /// the model: then that one answers, whatever is said of models below. A key in it is refused.
+        /// Address of the endpoint, up to the version, such as `https://api.openai.com/v1`; or the whole address of the call,
+        /// which may name the model: then the `model` options below have no effect. A key in it is refused.
         pub url: String = String::new();
         /// Send over plain http too, where the address says so.
         pub allow_http: bool = false;
@@ -29,7 +29,7 @@ crate::engine::options! {
         pub model: String = String::new();
         /// Other models for single metrics, such as `{ confidence = "a-small-one" }`.
         pub models: BTreeMap<String, String> = BTreeMap::new();
-        /// Other models for single agents, by name; those of metrics go before.
+        /// Other models for single agents, by name; those of metrics take precedence.
         pub agent_models: BTreeMap<String, String> = BTreeMap::new();
         /// Temperature; 0 is as repeatable as the model can be.
         pub temperature: f64 = 0.0, within 0.0..=2.0;
@@ -43,20 +43,21 @@ crate::engine::options! {
         pub constraints: BTreeMap<String, String> = BTreeMap::new();
         /// Share of sessions that is judged, 0 to 1.
         pub sample_rate: f64 = 0.1, within 0.0..=1.0;
-        /// The same of single agents, by name.
+        /// Sample rates of single agents, by name.
         pub sample_rates: BTreeMap<String, f64> = BTreeMap::new();
         /// Judge traces that ended in error, looped, or failed an expectation, whatever the rate. Texts of a trace that is not
-        /// sampled, and that only one process has sent spans of, are kept until its root has come: if what comes after that tells
-        /// that it looped or failed, it is not judged, and counted as `unread`.
+        /// sampled, and whose spans came from one process only, are kept until its root has arrived: if later spans show that
+        /// it looped or failed, it is not judged, and counted as `unread`.
         pub flagged: bool = true;
-        /// Share of judged traces that are judged a second time, 0 to 1; `agentgauge_judge_noise` tells how far the judge is from
-        /// itself.
+        /// Share of judged traces that are judged a second time, 0 to 1; `agentgauge_judge_noise` shows how much repeated
+        /// judgements differ.
         pub rejudge_rate: f64 = 0.0, within 0.0..=1.0;
-        /// The time between two rounds of traces with known answers, the first at the start; `agentgauge_judge_drift` tells how
+        /// The time between two rounds of traces with known answers, the first at the start; `agentgauge_judge_drift` shows how
         /// far the judge is from them. 0s: there are none.
         #[serde(with = "human")]
         pub canary_interval: Duration = Duration::ZERO, within Duration::ZERO..=365 * DAY;
-        /// File of traces with known answers, a JSON list of `{ name, trace, known = { confidence = 0.9 } }`; empty: our own.
+        /// File of traces with known answers, a JSON list of `{ name, trace, known = { confidence = 0.9 } }`; empty: the
+        /// built-in ones.
         pub canaries_file: PathBuf = PathBuf::new();
         /// Most dollars in any hour; beyond that nothing is judged, and computed signals stand in.
         pub usd_per_hour: f64 = 1.0, within 0.0..=1e6;
@@ -66,13 +67,13 @@ crate::engine::options! {
         pub output_usd_per_million: f64 = 25.0, within 0.0..=MAX_PRICE;
         /// Traces that are judged at the same time.
         pub concurrency: usize = 4, within 1..=10_000;
-        /// Traces that wait; over it the one goes that came last, of the tenant that has the most of its share.
+        /// Traces that wait; beyond that, the newest of the tenant that holds the most relative to its share is dropped.
         pub max_queue: usize = 1_000, within 1..=1 << 20;
-        /// Bytes of texts of all traces that wait or are judged; over it likewise.
+        /// Bytes of texts of all traces that wait or are judged; beyond that, traces are dropped in the same way.
         pub max_pending_bytes: usize = 67_108_864, within 1 << 16..=usize::MAX;
-        /// Bytes of long texts that each shard holds for the judge in traces that are open or with it; over it the quietest
-        /// traces do without of the tenant that has the most of its share, or the one that came last if that is its own. One that
-        /// does without is not judged, and counted as `unread`.
+        /// Bytes of long texts that each shard holds for the judge in traces that are open or being judged; beyond that, the
+        /// quietest traces of the tenant that holds the most relative to its share lose their texts (a new span keeps none if
+        /// it is that tenant's own). A trace without texts is not judged, and counted as `unread`.
         pub max_open_bytes: usize = 67_108_864, within 1 << 16..=usize::MAX;
         /// Bytes of texts of one trace; steps in the middle are left out.
         pub max_transcript_bytes: usize = 65_536, within 1 << 10..=16 << 20;
@@ -81,7 +82,7 @@ crate::engine::options! {
         /// How long one call may take.
         #[serde(with = "human")]
         pub timeout: Duration = 30 * SECOND, within MILLISECOND..=HOUR;
-        /// How long a trace may take, from when it was done; scores that are missing then stay absent.
+        /// How long judging a trace may take, from when it was done; scores that are missing then stay absent.
         #[serde(with = "human")]
         pub deadline: Duration = 5 * MINUTE, within MILLISECOND..=DAY;
         /// Calls for one answer, the first one included.
@@ -91,11 +92,11 @@ crate::engine::options! {
         pub backoff: Duration = SECOND, within Duration::ZERO..=HOUR;
         /// Failures in a row after which the endpoint is left alone for a while.
         pub max_failures: u32 = 5, within 1..=1_000_000;
-        /// How long it is left alone.
+        /// How long the endpoint is left alone.
         #[serde(with = "human")]
         pub pause: Duration = 30 * SECOND, within MILLISECOND..=DAY;
-        /// Values are not sent if their names contain one of these words: keys of JSON, and what stands before `:` or `=` in
-        /// other texts.
+        /// Values are not sent if their names contain one of these words: keys of JSON, and what precedes `:` or `=` in other
+        /// texts.
         pub redact_keys: Vec<String> = words(&[
             "password",
             "passwd",

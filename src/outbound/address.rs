@@ -24,7 +24,7 @@ pub enum EndpointError {
         why: String,
     },
     /// The address is plain http, which is not allowed.
-    #[error("`{key}` is not https; set `{allow}` to true if that is meant")]
+    #[error("`{key}` is not https; set `{allow}` to true if that is intended")]
     NotHttps {
         /// The option.
         key: &'static str,

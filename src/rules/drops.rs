@@ -63,7 +63,7 @@ fn worse(plan: &Plan) -> Rule {
     let alert = Alert::new("AgentVersionWorse", "warning", expr).held(HELD);
     let mut alert = of_drop(plan, alert);
     alert.summary = format!(
-        "{OF}{NAME}{VERSION} is worse than {{{{ with $labels.version_before }}}}version {{{{ . }}}}{{{{ else }}}}the one before{{{{ end }}}}: {WHAT} up{}",
+        "{OF}{NAME}{VERSION} is worse than {{{{ with $labels.version_before }}}}version {{{{ . }}}}{{{{ else }}}}the previous one{{{{ end }}}}: {WHAT} up{}",
         levels()
     );
     alert.into()
@@ -94,7 +94,7 @@ fn stopped() -> Rule {
                 looked_up(silence, " for {{ . | first | value | humanizeDuration }}")
             ),
             &format!(
-                "{of}Nothing of it{PLACE} has arrived{}{}.",
+                "{of}It has sent nothing{PLACE}{}{}.",
                 looked_up(
                     "floor(max(agentgauge_agent_last_trace_timestamp_seconds{%s}))",
                     " since {{ . | first | value | humanizeTimestamp }}"
@@ -146,7 +146,7 @@ fn of_drop(plan: &Plan, alert: Alert) -> Alert {
     );
     let carried = looked_up(
         EXAMPLE,
-        "{{ $e := first . }}{{ with label \"signal\" $e }} Most fail by {{ . }}\
+        "{{ $e := first . }}{{ with label \"signal\" $e }} Most frequent cause: {{ . }}\
          {{ with label \"tool\" $e }}, in the tool {{ . }}{{ end }}\
          {{ with label \"error_type\" $e }}, with {{ . }}{{ end }}.{{ end }}",
     );

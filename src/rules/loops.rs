@@ -42,8 +42,7 @@ fn looping(severity: &str, worse: Option<&str>) -> Rule {
         .explained_by("loops")
         .says(
             &format!("{of}{{{{ $value }}}} session(s) of {NAME_IF_KNOWN} loop now{kinds}"),
-            "Tool calls repeat without getting anywhere, now or within the last minutes. The severity is that of the \
-             longest such loop.",
+            "Tool calls repeat without progress, now or within the last minutes. The severity is that of the longest loop.",
         )
         .into()
 }
@@ -57,8 +56,8 @@ fn limit() -> Rule {
             &format!(
                 "{{{{ $value }}}} session(s) of {NAME_IF_KNOWN} went over a limit ({{{{ $labels.limit }}}} of a {{{{ $labels.run }}}})"
             ),
-            "It is over a limit of [limits] in the configuration and goes on, or did within the last five minutes. It is no loop: nothing \
-             repeats.",
+            "A limit of [limits] in the configuration is exceeded by a run that is still growing, or was within the last five minutes. \
+             It is no loop: nothing repeats.",
         )
         .into()
 }

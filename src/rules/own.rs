@@ -29,7 +29,7 @@ const ROWS: &[Row] = &[
     Row::Plain { name: "AgentgaugeInstanceDown", severity: "critical", lasting: "5m",
         expr: "up == 0\nand on (job, instance) max_over_time(agentgauge_build_info[1d])",
         summary: "{{ $labels.instance }} cannot be scraped",
-        description: "The daemon is down or out of reach. Unless others share its work, nobody watches its agents." },
+        description: "The daemon is down or unreachable. Unless other instances share its work, its agents are not watched." },
     Row::Fitted(|_| no_spans()),
     Row::Plain { name: "AgentgaugeRequestsRefused", severity: "warning", lasting: "10m",
         expr: "sum by (job, instance, reason) (rate(agentgauge_requests_refused_total[5m])) > 0",
@@ -44,12 +44,12 @@ const ROWS: &[Row] = &[
     Row::Plain { name: "AgentgaugeLimitReached", severity: "warning", lasting: "15m",
         expr: "sum by (job, instance, limit) (rate(agentgauge_limits_reached_total[5m])) > 0",
         summary: "{{ $labels.instance }} keeps reaching a limit ({{ $labels.limit }})",
-        description: "Something is left out so that memory stays bounded." },
+        description: "Data is left out so that memory stays bounded." },
     Row::Fitted(state),
     Row::Plain { name: "AgentgaugeStoreFailing", severity: "critical", lasting: "1m",
         expr: "max by (job, instance) (agentgauge_store_failing) > 0",
         summary: "{{ $labels.instance }} cannot write its store",
-        description: "The disk is full or fails, so every request is refused and /readyz says so; it goes on by itself when there is room." },
+        description: "The disk is full or fails, so every request is refused and /readyz says so; it resumes by itself when there is room." },
     // A snapshot makes room, which takes moments.
     Row::Plain { name: "AgentgaugeStoreFull", severity: "critical", lasting: "5m",
         expr: "sum by (job, instance) (rate(agentgauge_requests_refused_total{reason=\"store_full\"}[2m])) > 0",
@@ -62,73 +62,73 @@ const ROWS: &[Row] = &[
     Row::Plain { name: "AgentgaugeStoreLostRecords", severity: "critical", lasting: "",
         expr: "sum by (job, instance) (agentgauge_store_recovered{what=~\"lost_records|lost_marks\"}) > 0\nand on (job, instance)\n(time() - process_start_time_seconds < 3600)",
         summary: "{{ $labels.instance }} started without {{ $value }} records that it had acknowledged",
-        description: "Files of the store were damaged, and the daemon was told to start without what they held; that is in no score." },
+        description: "Files of the store were damaged, and the daemon was configured to start without their records; these are in no score." },
     Row::Plain { name: "AgentgaugeStoreDamaged", severity: "warning", lasting: "",
         expr: "(\n  max by (job, instance) (agentgauge_store_recovered{what=\"bad_snapshots\"}) > 0\n  and on (job, instance)\n  (time() - process_start_time_seconds < 3600)\n)\nor\nsum by (job, instance) (increase(agentgauge_store_files_missing_total[1h])) > 0",
         summary: "Files of the store of {{ $labels.instance }} are damaged or were removed",
-        description: "The daemon goes by what is left of them: an older snapshot and the log, or its memory." },
+        description: "The daemon uses what is left: an older snapshot and the log, or its memory." },
     Row::Plain { name: "AgentgaugeRestarting", severity: "warning", lasting: "",
         expr: "changes(process_start_time_seconds[1h]) > 2\nand on (job, instance)\nagentgauge_build_info",
         summary: "{{ $labels.instance }} restarted {{ $value }} times in an hour",
-        description: "What is not kept on disk is gone after each: windows fill anew." },
+        description: "State that is not on disk is lost each time: windows start empty." },
     // Files that are only half written are read again at the next look.
     Row::Plain { name: "AgentgaugeCertificateNotLoaded", severity: "warning", lasting: "15m",
         expr: "sum by (job, instance) (rate(agentgauge_certificate_reloads_total{outcome=\"failed\"}[10m])) > 0",
         summary: "{{ $labels.instance }} cannot use its new certificate",
-        description: "The old one stays until it expires; then no sender gets through." },
+        description: "The old one stays in use until it expires; then no sender can connect." },
     Row::Fitted(|_| deliveries_fail()),
     Row::Plain { name: "AgentJudgeBudgetExhausted", severity: "warning", lasting: "5m",
         expr: "sum by (job, instance) (rate(agentgauge_judge_results_total{result=\"over_budget\"}[15m])) > 0",
         summary: "The judge of {{ $labels.instance }} has spent its budget",
-        description: "Scores that depend on it go by computed signals until the hour is over." },
+        description: "Scores that depend on it use computed signals until the hour is over." },
     Row::Plain { name: "AgentJudgeEndpointDown", severity: "warning", lasting: "5m",
         expr: "sum by (job, instance) (rate(agentgauge_judge_results_total{result=\"endpoint_down\"}[15m])) > 0",
         summary: "The judge of {{ $labels.instance }} does not answer",
-        description: "Calls failed so often that none are made for a while; scores that depend on it go by computed signals." },
+        description: "Calls failed so often that none are made for a while; scores that depend on it use computed signals." },
     Row::Fitted(|_| judge_drifts()),
     // The seconds that the lag takes at the present rate; infinite at rate zero.
     Row::Plain { name: "AgentgaugeKafkaLag", severity: "warning", lasting: "5m",
         expr: "sum by (job, instance, topic) (agentgauge_kafka_consumer_lag_records)\n/\nsum by (job, instance, topic) (rate(agentgauge_kafka_records_total[5m]))\n> 300",
         summary: "{{ $labels.instance }} is {{ $value | humanizeDuration }} behind in {{ $labels.topic }}",
-        description: "Records wait in Kafka for longer than five minutes: loops and scores show late." },
+        description: "Records wait in Kafka for longer than five minutes, so loops and scores are late." },
     // Its lag only grows. That of a partition that is idle stays: where producers use transactions, it is never zero.
     Row::Plain { name: "AgentgaugeKafkaPartitionStuck", severity: "warning", lasting: "10m",
         expr: "count by (job, instance, topic) (\n  min_over_time(agentgauge_kafka_consumer_lag_records[15m]) > 0\n  and delta(agentgauge_kafka_consumer_lag_records[15m]) > 0\n  and resets(agentgauge_kafka_consumer_lag_records[15m]) == 0\n)",
         summary: "{{ $labels.instance }} falls behind in partitions of {{ $labels.topic }} ({{ $value }})",
-        description: "Records wait there ever longer, though those of other partitions may be read in time." },
+        description: "Records there wait longer and longer, although those of other partitions may be read in time." },
     Row::Plain { name: "AgentgaugeInputLag", severity: "warning", lasting: "10m",
         expr: "max by (job, role) (agentgauge_input_lag_seconds) > 300",
         summary: "The role {{ $labels.role }} of {{ $labels.job }} is {{ $value | humanizeDuration }} behind",
-        description: "What instances tell each other waits in Kafka: loops, scores and pages are late by as much." },
+        description: "Records between the instances wait in Kafka: loops, scores and pages are as late." },
     Row::Plain { name: "AgentgaugeKafkaNotReady", severity: "critical", lasting: "5m",
         expr: "max by (job, instance) (agentgauge_kafka_ready) == 0",
         summary: "{{ $labels.instance }} does not read from Kafka",
-        description: "It is not in its group, or something is in its way; its log says which setting." },
+        description: "It is not in its group, or has another problem; its log names the setting to fix." },
     Row::Plain { name: "AgentgaugeKafkaRecordsSkipped", severity: "warning", lasting: "15m",
         expr: "sum by (job, instance, topic, reason) (rate(agentgauge_kafka_records_skipped_total[15m]))\n/ on (job, instance, topic) group_left ()\n(\n  sum by (job, instance, topic) (rate(agentgauge_kafka_records_total[15m]))\n  + sum by (job, instance, topic) (rate(agentgauge_kafka_records_skipped_total[15m]))\n)\n> 0.01",
         summary: "{{ $labels.instance }} skips {{ $value | humanizePercentage }} of the records of {{ $labels.topic }} ({{ $labels.reason }})",
-        description: "Records that cannot be read are not read again: what is in them is in no score." },
+        description: "Records that cannot be read are not read again: their content is in no score." },
     Row::Plain { name: "AgentgaugeDeadLettersLost", severity: "warning", lasting: "",
         expr: "sum by (job, instance) (increase(agentgauge_kafka_dead_letters_total{outcome=\"failed\"}[1h])) > 0",
         summary: "{{ $labels.instance }} could not keep {{ $value | humanize }} records that it cannot read",
-        description: "They were to go to the dead-letter topic, which did not take them, and are not read again." },
+        description: "The dead-letter topic did not accept them, and they are not read again." },
     Row::Fitted(|_| records_gone()),
     Row::Plain { name: "AgentgaugeCheckpointsFail", severity: "warning", lasting: "10m",
         expr: "sum by (job, instance, role) (rate(agentgauge_fleet_checkpoints_total{outcome=\"failed\"}[5m])) > 0",
         summary: "{{ $labels.instance }} cannot write checkpoints (role {{ $labels.role }})",
-        description: "The next owner of a partition reads back further with each minute, at last beyond what Kafka keeps." },
+        description: "Each minute the next owner of a partition has more to reread, in the end more than Kafka keeps." },
     Row::Plain { name: "AgentgaugeFleetRecordsLeftOut", severity: "warning", lasting: "",
         expr: "sum by (job, instance, role, outcome) (increase(agentgauge_fleet_records_total{outcome!~\"applied|replaced_sender\"}[1h])) > 0",
         summary: "{{ $labels.instance }} left out {{ $value | humanize }} records between instances ({{ $labels.outcome }}, role {{ $labels.role }})",
-        description: "What senders were told is safe is in no score: spans, traces, or what is known of an agent." },
+        description: "Data that was acknowledged to senders is in no score: spans, traces, or the state of an agent." },
     Row::Plain { name: "AgentgaugeFleetNotReady", severity: "critical", lasting: "5m",
         expr: "min by (job, instance, role) (agentgauge_fleet_ready) == 0",
         summary: "The role {{ $labels.role }} of {{ $labels.instance }} does not work",
-        description: "It is not in its group, or something is in its way. If that is so everywhere, acknowledged spans wait in Kafka until its retention takes them." },
+        description: "It is not in its group, or has another problem. If that is so everywhere, acknowledged spans wait in Kafka until its retention deletes them." },
     Row::Plain { name: "AgentgaugeFleetBeginsAnew", severity: "warning", lasting: "",
         expr: "sum by (job, instance, role) (increase(agentgauge_fleet_begun_anew_total[10m])) > 3",
-        summary: "The role {{ $labels.role }} of {{ $labels.instance }} begins anew again and again",
-        description: "It gives up its partitions and reads back from their checkpoints, so what it shows is late." },
+        summary: "The role {{ $labels.role }} of {{ $labels.instance }} keeps restarting",
+        description: "It gives up its partitions and rereads from their checkpoints, so its results are late." },
 ];
 
 pub(super) fn group(config: &Config) -> Group {
@@ -173,7 +173,7 @@ fn no_spans() -> Rule {
         .lasting("5m")
         .says(
             "{{ $labels.instance }} receives neither spans nor log records",
-            "Nothing came in for 15 minutes: either no agent runs, or none reaches it.",
+            "Nothing has arrived for 15 minutes: either no agent runs, or none reaches it.",
         )
         .into()
 }
@@ -195,8 +195,8 @@ fn late() -> Rule {
     share(
         "AgentgaugeLateSpans",
         "sum by (job, instance) (rate(agentgauge_late_spans_total{outcome=\"dropped\"}[15m]))",
-        "{{ $value | humanizePercentage }} of the spans and log records come too late for {{ $labels.instance }}",
-        "Their traces were sealed before: scores are over traces with holes.",
+        "{{ $value | humanizePercentage }} of the spans and log records arrive too late at {{ $labels.instance }}",
+        "Their traces were already sealed: scores are computed from incomplete traces.",
     )
 }
 
@@ -245,7 +245,7 @@ fn state(config: &Config) -> Rule {
     Alert::new("AgentgaugeStateNearLimit", "warning", parts.join("\nor\n"))
         .lasting("15m")
         .says(
-            &format!("{{{{ $labels.{who} }}}} holds {{{{ $value | humanizePercentage }}}} of the {{{{ $labels.what }}}} that it may"),
+            &format!("{{{{ $labels.{who} }}}} holds {{{{ $value | humanizePercentage }}}} of its limit of {{{{ $labels.what }}}}"),
             "Above the limit the quietest are evicted first.",
         )
         .into()
@@ -291,7 +291,7 @@ fn records_gone() -> Rule {
     Alert::new("AgentgaugeRecordsGone", "critical", gone.join("\nor\n"))
         .says(
             "{{ $labels.instance }} lost records in Kafka",
-            "The brokers deleted {{ $value | humanize }} records in the last hour before they were read, or lost the end of what was read; what was in unread ones is in no score.",
+            "The brokers deleted {{ $value | humanize }} records in the last hour before they were read, or lost records from the end of a topic; unread records are in no score.",
         )
         .into()
 }

@@ -218,9 +218,9 @@ impl FileSessionStore {
     fn note(&mut self, why: Option<&io::Error>) {
         match why {
             Some(error) if !self.refuses => {
-                tracing::error!(%error, "sessions cannot be put on disk, and are closed instead");
+                tracing::error!(%error, "sessions cannot be evicted to disk, and are closed instead");
             }
-            None if self.refuses => tracing::info!("sessions are put on disk again"),
+            None if self.refuses => tracing::info!("sessions are evicted to disk again"),
             Some(_) | None => {}
         }
         self.refuses = why.is_some();

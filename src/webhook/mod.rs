@@ -205,7 +205,7 @@ impl Webhook {
         self.outcomes.with_label_values(&["failed"]).inc_by(given_up);
         tracing::warn!(
             given_up,
-            "the daemon stops, and the webhook was not told of sessions that run away"
+            "the daemon stops before it called the webhook about runaway sessions"
         );
     }
 
@@ -218,7 +218,7 @@ impl Webhook {
                     session = session_id,
                     kind = cause.kind(),
                     severity = cause.severity().name(),
-                    "a session runs away; the webhook is on dry run and was not told"
+                    "a session runs away; the webhook was not called (dry run)"
                 );
                 "dry_run"
             } else {
@@ -241,7 +241,7 @@ impl Webhook {
                     session = session_id,
                     error = error.name(),
                     attempt,
-                    "the webhook could not be told of a session that runs away"
+                    "the webhook could not be called about a runaway session"
                 );
                 break;
             }
@@ -330,7 +330,7 @@ fn seconds(at: Timestamp) -> u64 {
 
 /// Registers the counter of what became of sessions.
 pub(crate) fn outcomes(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
-    let help = "Runaway sessions by what became of telling the webhook.";
+    let help = "Runaway sessions, by outcome of the webhook call.";
     registry.counters("webhook_sessions_total", help, &["outcome"])
 }
 

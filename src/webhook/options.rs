@@ -7,24 +7,24 @@ use crate::engine::loops::Severity;
 use crate::engine::options::{DAY, MILLISECOND, MINUTE, SECOND, human};
 
 crate::engine::options! {
-    /// Whom to tell of sessions that run away, and how often.
+    /// The endpoint that is called about runaway sessions, and how often.
     pub struct WebhookOptions in "webhook" {
-        /// The endpoint; nobody is told if it is empty.
+        /// The endpoint; empty: none.
         pub url: String = String::new();
-        /// Plain http is fine.
+        /// Send over plain http too, where the address says so.
         pub allow_http: bool = false;
         /// A file with the secret that bodies are signed with.
         pub secret_file: PathBuf = PathBuf::new();
-        /// The environment variable with it, if there is no file.
+        /// The environment variable that holds the secret, if there is no file.
         pub secret_env: String = "AGENTGAUGE_WEBHOOK_SECRET".to_owned();
         /// Only log what would be sent.
         pub dry_run: bool = true;
-        /// The severity of a loop from which its session runs away: warning, critical.
+        /// The severity of a loop from which its session counts as a runaway: warning, critical.
         pub severity: Severity = Severity::Critical;
-        /// How long the endpoint is not told of the same session again.
+        /// Least time between two calls about one session.
         #[serde(with = "human")]
         pub cooldown: Duration = 10 * MINUTE, within SECOND..=DAY;
-        /// Most sessions the endpoint is told of in a minute; more are left out and counted.
+        /// Most sessions in a minute that the endpoint is called about; more are left out and counted.
         pub max_per_minute: usize = 10, within 1..=1_000;
         /// How long one attempt may take.
         #[serde(with = "human")]

@@ -1,4 +1,4 @@
-//! How drops are found, as people set it.
+//! How drops are found: the options.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,23 +12,23 @@ crate::options! {
         /// Most false pages of the whole daemon in a quarter of a year, on average. Warnings may be ten times as many, and as
         /// many again from streams that only warn.
         pub false_pages_per_quarter: f64 = 1.0, within 1e-3..=1e3;
-        /// How far the share of failing traces may rise above the usual one; the larger of this and `tolerance_ratio` applies.
+        /// Rise of the share of failing traces that is tolerated; the larger of this and `tolerance_ratio` applies.
         pub tolerance: f64 = 0.03, within 0.0..=0.5;
-        /// How many times the usual share is tolerated.
+        /// Multiple of the usual share that is tolerated.
         pub tolerance_ratio: f64 = 1.3, within 1.0..=10.0;
         /// The share of good traces that is expected of an agent without a past.
         pub objective: f64 = 0.9, within 0.0..=0.9999;
-        /// The same of single agents, by name, such as `{ "batch-importer" = 0.5 }`.
+        /// Objectives of single agents, by name, such as `{ "batch-importer" = 0.5 }`.
         pub objectives: BTreeMap<String, f64> = BTreeMap::new();
-        /// Time in which the past comes to count half for what is usual, at least a day. An agent that was not heard of for four
-        /// times as long is forgotten, and of more than four times `agents.max_agents` the one that was unheard of for longest.
+        /// Half-life of the past in what counts as usual, at least a day. Agents silent for four half-lives are forgotten; at
+        /// most four times `agents.max_agents` are remembered, the most recent ones.
         #[serde(with = "human")]
         pub memory: Duration = 14 * DAY, within DAY..=366 * DAY;
-        /// How long a drop lasts until its level is taken for the usual one; `0s`: until somebody accepts it.
+        /// How long a drop lasts until its level is taken for the usual one; 0s: until it is accepted.
         #[serde(with = "human")]
         pub accept_after: Duration = Duration::ZERO, within Duration::ZERO..=366 * DAY;
-        /// Deployments that are remembered (POST `/api/v1/deployments`); over it the oldest one goes of the tenant that has the
-        /// most in proportion to its share.
+        /// Deployments that are remembered (POST /api/v1/deployments); beyond that, the oldest of the tenant that has the most
+        /// in proportion to its share is dropped.
         pub max_deployments: usize = 1_000, within 1..=100_000;
     }
 }

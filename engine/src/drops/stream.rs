@@ -49,25 +49,25 @@ pub const STREAMS: &[Stream] = &[
     Stream {
         name: "outcome",
         pages: true,
-        doc: "somebody told an outcome, of the trace, its session or its run, that is no success",
+        doc: "the reported outcome of the trace, its session or its run is not a success",
         measure: ValueSource::Failed(|trace| trace.outcome_failed),
     },
     Stream {
         name: PREDICTED,
         pages: true,
-        doc: "outcomes as above, and of traces without one the chance that they failed, once 32 outcomes have taught it",
+        doc: "outcomes as above and, for traces without one, the chance that they failed, once it is learnt from 32 outcomes",
         measure: ValueSource::Predicted,
     },
     Stream {
         name: "tool_failures",
         pages: false,
-        doc: "a tool call of the trace failed, of traces whose tool calls tell",
+        doc: "a tool call of the trace failed; only traces whose tool calls say whether they failed",
         measure: ValueSource::Failed(|trace| trace.tools_failed),
     },
     Stream {
         name: "loops",
         pages: false,
-        doc: "the trace has part in a loop that is known by more than names, or repeats an earlier output",
+        doc: "the trace is part of a loop with more evidence than names, or repeats an earlier output",
         measure: ValueSource::Failed(|trace| trace.looped),
     },
     Stream {

@@ -88,7 +88,7 @@ pub(super) fn judged(
         Some(Judgement::Ensemble(verdicts)) => judge::ensemble(verdicts, threshold),
     };
     let Some(outcome) = outcome else {
-        return found.cannot(&format!("{what}: nobody has judged: {rule}"));
+        return found.cannot(&format!("{what}: not judged yet: {rule}"));
     };
     let verdicts = judgement.map(Judgement::verdicts).unwrap_or_default();
     // Only verdicts whose judge is known; AgentCI's own details do not have the judge.

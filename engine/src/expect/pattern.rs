@@ -32,7 +32,7 @@ pub struct GaveUp;
 
 /// The error of a text that is no pattern.
 #[derive(Debug, thiserror::Error)]
-#[error("this is no regular expression: {0}")]
+#[error("this is not a regular expression: {0}")]
 pub struct NoPattern(Box<fancy_regex::Error>);
 
 impl Pattern {

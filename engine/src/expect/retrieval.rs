@@ -154,7 +154,7 @@ fn min_results(found: &mut Findings, spec: &RetrievalSpec, results: &Results) {
     let Some(least) = spec.min_results else { return };
     let lists: Option<Vec<&Vec<Value>>> = results.values.iter().map(Value::as_array).collect();
     let Some(lists) = lists else {
-        return found.cannot("a result is no list, so its items cannot be counted");
+        return found.cannot("a result is not a list, so its items cannot be counted");
     };
     let count: u64 = lists.iter().map(|list| list.len() as u64).sum();
     found.details.insert("results", json!(count));

@@ -15,10 +15,10 @@ pub struct Schema(Validator);
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NoSchema {
     /// It cannot be read as a schema.
-    #[error("this is no JSON schema: {0}")]
+    #[error("this is not a JSON schema: {0}")]
     Invalid(String),
     /// Schemas are left out of this build.
-    #[error("this build has not the feature `json-schema`, which packages and images have")]
+    #[error("this build lacks the feature `json-schema` (packages and images have it)")]
     NotBuilt,
 }
 

@@ -430,7 +430,7 @@ queries:
             ),
             (
                 "agent: a\nqueries:\n  - query: x\n    correctness:\n      regex_match: '('\n",
-                "line 5, `queries[0].correctness.regex_match`: this is no regular expression",
+                "line 5, `queries[0].correctness.regex_match`: this is not a regular expression",
             ),
             (
                 "agent: a\ndefaults:\n  path:\n    min_tool_recall: 2\nqueries:\n  - query: x\n",
@@ -445,7 +445,7 @@ queries:
             ),
             (
                 "agent: a\nqueries:\n  - query: x\n    correctness: {json_schema: {type: objekt}}\n",
-                "line 4, `queries[0].correctness.json_schema`: this is no JSON schema",
+                "line 4, `queries[0].correctness.json_schema`: this is not a JSON schema",
             ),
             (
                 "agent: a\nqueries:\n  - query: x\n    span_assertions:\n      - selector: {kind: TOOL, name: t}\n        asserts: [{type: equals, field: name}]\n",

@@ -93,7 +93,7 @@ pub const SIGNALS: &[Signal] = &[
     },
     Signal {
         name: coherence::NAME,
-        doc: "Nearness of the output to the input",
+        doc: "Similarity of the output to the input",
         weight: Some(1.0),
         in_documents: true,
         computed: Some(coherence::COMPUTATION),
@@ -114,21 +114,21 @@ pub const SIGNALS: &[Signal] = &[
     },
     Signal {
         name: loop_detection::NAME,
-        doc: "Unlikeness of the output to the ones before",
+        doc: "Dissimilarity of the output to earlier ones",
         weight: Some(1.0),
         in_documents: true,
         computed: Some(loop_detection::COMPUTATION),
     },
     Signal {
         name: outcome::NAME,
-        doc: "Whether the trace did what it was there for",
+        doc: "Whether the trace completed its task",
         weight: Some(1.0),
         in_documents: false,
         computed: None,
     },
     Signal {
         name: "tool_correctness",
-        doc: "Whether the right tools were called, as somebody reports it",
+        doc: "Whether the right tools were called, as reported",
         weight: Some(0.8),
         in_documents: true,
         computed: None,

@@ -288,5 +288,5 @@ fn write(
 }
 
 fn absent() -> io::Error {
-    io::Error::other("not every stage said what it holds")
+    io::Error::other("not every stage reported its state")
 }

@@ -137,7 +137,7 @@ fn save<S: Serialize>(
 /// Gives up the snapshot of an epoch, as there is no room for what would wait for it; another one is written later.
 fn give_up(common: &Common, epoch: u64) {
     tracing::warn!(
-        "a snapshot is given up: a shard is behind the others, and too much would wait for it"
+        "a snapshot is abandoned: a shard is behind the others, and too much would wait for it"
     );
     common.health.limit_reached("snapshot_waiting");
     if let Some(saving) = &common.saving {

@@ -96,7 +96,7 @@ export async function agent(view, query) {
         "State",
         verdict?.severity === "recovering" ? severity("recovering") : stateOf(row, worstLoop(row, wrong.problems)),
         verdict?.severity === "quiet" && evidence(verdict),
-        "Whether it fails more than it usually does, or, without a past, more than its objective allows, by all that has arrived",
+        "Whether it fails more than it usually does or, without a past, more than its objective allows, by all data so far",
       ),
       tile(
         "Sessions looping",
@@ -123,7 +123,7 @@ export async function agent(view, query) {
       el(
         "p",
         { class: "note" },
-        "Reliability looks at the worst traces: it is 0 once some 15 % of traces fail, even if that is usual for the agent. Whether the agent got worse is decided by the share of failing traces.",
+        "Reliability looks at the worst traces: it is 0 once some 15 % of traces fail, even if that is usual for the agent. Whether the agent got worse depends on the share of failing traces.",
       ),
       windowTable(one, windows),
       signalTable(one, windows),
@@ -181,7 +181,7 @@ function parts(one) {
 }
 
 const evidence = ({ evidence: found }) =>
-  found < 0.1 ? "no sign that it gets worse" : `${percent(Math.min(1, found))} of the evidence that raises an alert`;
+  found < 0.1 ? "no sign of a drop" : `${percent(Math.min(1, found))} of the evidence that raises an alert`;
 const sum = (values) => values.reduce((all, value) => all + value, 0);
 const short = (value) => (value === null ? "–" : value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 }));
 
@@ -355,7 +355,7 @@ function failureTable(one) {
     el(
       "p",
       { class: "note" },
-      "Of all done traces since the daemon started counting, the share that fails by each signal.",
+      "Of all done traces since the daemon started, the share that fails by each signal.",
       rest.length > 0 && ` None fails by ${rest.join(", ")}.`,
     ),
     table(
@@ -543,7 +543,7 @@ function successTable(one) {
         ["95 % interval from", "number"],
         ["to", "number"],
         ["Outcomes known", "number"],
-        ["of them reported", "number wide", "Reported by others than the judge; nobody knows how they chose these sessions"],
+        ["of them reported", "number wide", "Not from the judge's random sample: how these sessions were chosen is unknown"],
         ["Sessions", "number"],
       ],
       names.map((name) => {

@@ -41,7 +41,7 @@ function card(view, drop, names, needsToken) {
       fact("Over", `${number(drop.drop.traces)} traces`),
       fact("Against", against(drop)),
       drop.drop.signal &&
-        fact("Most fail by", foreign(drop.drop.signal, 60), drop.drop.tool && [", in the tool ", foreign(drop.drop.tool, 60)]),
+        fact("Most frequent cause", foreign(drop.drop.signal, 60), drop.drop.tool && [", in the tool ", foreign(drop.drop.tool, 60)]),
       drop.drop.sessions.length > 0 &&
         fact(
           "Examples",

@@ -82,7 +82,7 @@ export async function fleet(view) {
           "Open sessions that are over a configured limit, or have a trace that is",
         ),
       tile("Sessions open", number(totals.sessions_active), "now"),
-      tile("Traces", number(totals.traces), "since the daemon started counting"),
+      tile("Traces", number(totals.traces), "since the daemon started"),
       tile(
         "Spent",
         dollars(totals.cost_usd),

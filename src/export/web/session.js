@@ -148,7 +148,7 @@ function whole(turns) {
     el(
       "span",
       { class: "facts-line" },
-      `as they should be · ${number(sum((trace) => trace.llm_calls))} model and ${number(sum((trace) => trace.tools.length))} tool calls · ${dollars(sum((trace) => trace.cost_usd))} · `,
+      `no problems · ${number(sum((trace) => trace.llm_calls))} model and ${number(sum((trace) => trace.tools.length))} tool calls · ${dollars(sum((trace) => trace.cost_usd))} · `,
       when(first.trace.start_unix_nano, true),
       " to ",
       when(last.trace.end_unix_nano, true),
@@ -170,7 +170,7 @@ function overview(view, one, bad) {
           ? ["fair", "ended in an error"]
           : !trace.complete
             ? ["open", "still runs, or was cut off"]
-            : ["well", "as it should be"];
+            : ["well", "no problem"];
     const text = `Turn ${at + 1}: ${word}`;
     return el(
       "button",
@@ -286,9 +286,9 @@ function loopTable(view, traces) {
       ["Severity"],
       ["Tools"],
       ["Times", "number wide"],
-      ["Spent inside", "number wide"],
+      ["Spent in the loop", "number wide"],
       ["In turns"],
-      ["Seen by", "wide", "What was sent of the calls: the more, the surer the loop"],
+      ["Evidence", "wide", "How much of the calls was sent: the more, the surer the loop"],
     ],
     [...groups.values()].map((group) =>
       el(
@@ -517,7 +517,7 @@ function explained(found) {
     el(
       "p",
       { class: "note" },
-      `As it is: risk ${plain(found.now.trace_risk)}, session reliability ${plain(found.now.session_reliability)}, consistency ${plain(found.now.session_consistency)}.`,
+      `Current: risk ${plain(found.now.trace_risk)}, session reliability ${plain(found.now.session_reliability)}, consistency ${plain(found.now.session_consistency)}.`,
     ),
     found.prediction && !isKnown(found.signals.find((signal) => signal.name === "outcome")) && el("p", { class: "note" }, carried(found)),
     table(

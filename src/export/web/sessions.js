@@ -83,7 +83,7 @@ export function sessionTable(view, list, withAgent = false) {
   const columns = [
     ["Session"],
     withAgent && ["Agent"],
-    ["Failing", "number", "Failing traces of all traces"],
+    ["Failing", "number", "Failing turns of all turns"],
     ["Loops", "number", "Loops found; click for most first", sorting("loops")],
     [
       "Reliability",

@@ -127,7 +127,7 @@ pub enum CheckpointError {
         here: u32,
     },
     /// The state could not be encoded.
-    #[error("a checkpoint could not be written down")]
+    #[error("a checkpoint could not be encoded")]
     Unwritable,
     /// The partition has a new owner.
     #[error("the partition has a new owner")]
@@ -205,7 +205,9 @@ impl Checkpoints {
                     let (name, here) = (format!("{of}/{name}"), self.partitions);
                     return Err(CheckpointError::OtherPartitions { name, partitions, here });
                 }
-                None => tracing::error!("checkpoint {of}/{name} is damaged: taking the one before"),
+                None => {
+                    tracing::error!("checkpoint {of}/{name} is damaged: using the previous one")
+                }
             }
         }
         Ok(None)

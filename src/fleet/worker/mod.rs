@@ -52,12 +52,11 @@ const BURST: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is said of a topic whose offsets went back below what was read.
-const GONE_BACK: &str = "records that were read are gone from the end of the topic: it was made anew or restored, or a broker lost them; \
-                         reading it from its first record, with the state as it is";
+const GONE_BACK: &str = "records that were read are gone from the end of the topic: it was recreated or restored, or a broker lost them; \
+                         reading it from its first record, with the current state";
 
 /// What is said where the brokers deleted records that it was about to read.
-const GONE: &str =
-    "records are gone that were not read; the topic keeps them too briefly (`fleet.retention`)";
+const GONE: &str = "records were deleted before they were read; the topic keeps them too briefly (`fleet.retention`)";
 
 /// What is said where the lease has lapsed.
 const LAPSED: &str =

@@ -128,7 +128,7 @@ impl<S: Stage> Worker<S> {
     /// Takes a partition over once more without the record at this offset, as the stage panicked at it: its state is what that left of it.
     pub(super) fn leave_out(&mut self, partition: i32, offset: i64) {
         let (topic, role) = (&self.topic, S::ROLE.name());
-        tracing::error!(topic, partition, offset, role, "a panic at a record; it is left out");
+        tracing::error!(topic, partition, offset, role, "a record caused a panic and was left out");
         self.metrics.record(Err(INTERNAL));
         self.left_out.insert((partition, offset));
         if self.left_out.len() > MAX_LEFT_OUT {

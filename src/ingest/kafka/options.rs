@@ -1,4 +1,4 @@
-//! What can be set of the Kafka source.
+//! The options of the Kafka source.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ crate::engine::options! {
         pub group: String = "agentgauge".to_owned();
         /// Static member id of this instance within its group; empty: a dynamic member.
         pub group_instance_id: String = String::new();
-        /// How long an instance may be silent before the group gives its partitions to others. One that was killed and starts
-        /// anew without a static id waits as long, too.
+        /// How long an instance may be silent before the group gives its partitions to others. An instance without a static id
+        /// that is killed and restarted waits that long, too.
         #[serde(with = "human")]
         pub session_timeout: Duration = 45 * SECOND, within SECOND..=HOUR / 2;
         /// Topics of traces.
@@ -31,30 +31,30 @@ crate::engine::options! {
         pub logs_topics: Vec<String> = vec!["otlp_logs".to_owned()];
         /// How records of logs are written: `otlp_proto`, `otlp_json`.
         pub logs_encoding: KafkaEncoding = KafkaEncoding::default();
-        /// Where a group starts that has no offset in a topic: earliest, latest. A partition that is added later is read from its
-        /// first record; so is one of which the broker no longer has the offset.
+        /// Where a group without an offset in a topic starts: earliest, latest. A partition that is added later is read from
+        /// its first record; so is a partition whose offset the broker no longer has.
         pub start: Start = Start::default();
         /// Topic for records that cannot be read; empty: they are skipped and counted only.
         pub dead_letter_topic: String = String::new();
         /// The tenant of each topic, such as `{ shop_spans = "shop" }`; a topic that is not listed has no tenant.
         pub tenants: BTreeMap<String, Arc<str>> = BTreeMap::new();
-        /// Header of a record that names its tenant and overrides that of its topic, if you trust whoever writes to the topics;
+        /// Header of a record that names its tenant and overrides that of its topic, if you trust all who write to the topics;
         /// empty: none.
         pub tenant_header: String = String::new();
-        /// Records in the stages that are not applied yet; at this number the source waits, then pauses.
+        /// Most records handed to the stages and not yet applied; at this number the source waits, then pauses.
         pub max_in_flight: usize = 64, within 1..=100_000;
         /// Records fetched ahead, in bytes.
         pub max_queued_bytes: usize = 64 << 20, within 1 << 20..=1 << 30;
         /// How often topics and lag are checked.
         #[serde(with = "human")]
         pub probe_interval: Duration = 5 * SECOND, within 10 * MILLISECOND..=HOUR;
-        /// Speak TLS; needs a build with the feature `kafka-tls`.
+        /// Use TLS; needs a build with the feature kafka-tls.
         pub tls: bool = false;
         /// Certificates of the authorities that brokers are checked against, as a PEM file; empty: the system's.
         pub tls_ca_file: String = String::new();
-        /// Our own certificate, as a PEM file; empty: none.
+        /// The client certificate, as a PEM file; empty: none.
         pub tls_certificate_file: String = String::new();
-        /// The key of our own certificate, as a PEM file.
+        /// The key of the client certificate, as a PEM file.
         pub tls_key_file: String = String::new();
         /// SASL mechanism: none, plain, `scram_sha256`, `scram_sha512`; the last two need the feature kafka-tls.
         pub sasl_mechanism: SaslMechanism = SaslMechanism::default();
@@ -62,7 +62,7 @@ crate::engine::options! {
         pub sasl_username: String = String::new();
         /// The password; better in a file.
         pub sasl_password: Secret = Secret::default();
-        /// A file that holds the password, and maybe a line break after it.
+        /// A file that holds the password; a line break after it is ignored.
         pub sasl_password_file: String = String::new();
     }
 }

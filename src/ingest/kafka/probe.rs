@@ -157,7 +157,7 @@ pub(super) fn note_gone(watch: &Arc<dyn SourceMetrics>, topic: &str, partition: 
         topic,
         partition,
         gone,
-        "records are gone that were not read; the topic keeps them too briefly"
+        "records were deleted before they were read; the topic keeps them too briefly"
     );
     watch.gone(topic, gone);
 }

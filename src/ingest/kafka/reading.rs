@@ -303,7 +303,7 @@ impl<'c, S: Sink> Reading<'c, S> {
                 self.paused = false;
                 self.source.watch.paused(false);
             }
-            Err(error) => tracing::debug!(%error, "the Kafka source did not go on"),
+            Err(error) => tracing::debug!(%error, "the Kafka source did not continue"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the agent reliability score leaves open, and what we chose.
+//! The open numbers of the agent reliability score, and the values chosen here.
 //!
 //! The source publishes the six components, 0.6 and 0.4 of source fidelity, and the bands. Weights, ceilings, the optimum
 //! of loops and the two scores for nothing retrieved are not published: every default here is our own choice.
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::part::ComponentName;
 
 crate::options! {
-    /// Numbers of the agent reliability score; all defaults are our choice, none is the source's.
+    /// Numbers of the agent reliability score; the source gives none of these defaults.
     pub struct ArsOptions in "ars" {
         /// How much each component counts; those without data are left out, and the others share the whole.
         pub weights: ArsWeights = ArsWeights::default();

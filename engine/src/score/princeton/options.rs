@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::AgentTasks;
 
 crate::options! {
-    /// How runs at tasks are scored.
+    /// How runs of tasks are scored.
     pub struct TaskOptions in "tasks" {
         /// Latest runs of a task whose trajectories and resources are compared, at most 50.
         pub last_runs: usize = 5, within 2..=AgentTasks::MAX_LAST_RUNS;
@@ -16,9 +16,9 @@ crate::options! {
         // In the daemon `agents.max_runs` says it.
         #[serde(skip)]
         pub max_runs: usize = 10_000;
-        /// Tool calls of a run that are compared; what follows is cut.
+        /// Tool calls of a run that are compared; the rest is cut.
         pub max_actions_per_run: usize = 1_000, within 1..=10_000;
-        /// Which formulas apply: corrected (what the authors use since June 2026), methodology (what their page says).
+        /// Which formulas apply: corrected (what the authors use since June 2026), methodology (as on their page).
         pub formula: Formula = Formula::Corrected;
         /// Weights of the parts of Princeton's aggregates, over those that exist.
         pub weights: AggregateWeights = AggregateWeights::default();
