@@ -1,9 +1,9 @@
-"""Writes the table of prices anew, from LiteLLM's: the models of the main providers, in US dollars per million tokens.
+"""Regenerates the table of prices from LiteLLM's: the models of the main providers, in US dollars per million tokens.
 
     pip download --no-deps litellm && unzip -p litellm-*.whl litellm/model_prices_and_context_window_backup.json > table.json
     python3 deploy/prices.py table.json "litellm 1.109.1 (PyPI), 2026-11-23" > engine/src/prices.csv
 
-Prices that depend on the length of the input are those of short ones.
+If a price depends on the length of the input, that of short inputs is used.
 """
 
 import json
@@ -27,7 +27,7 @@ def main(table, source):
             short = name.rsplit("/", 1)[-1]
             if None in prices[:2] or any(mark in short for mark in (":", "audio", "@", "lyria")) or not any(prices[:2]):
                 continue
-            # A provider's own word goes before that of those who resell, and a name as it is before one that was cut.
+            # A provider's own entry precedes those of resellers, and a complete name precedes a shortened one.
             models.setdefault(short.lower(), []).append((rank, name != short, prices))
     print(f"# model,input,output,cache_read,cache_write in US dollars per million tokens; source: {source}")
     for name, found in sorted(models.items()):

@@ -1,7 +1,7 @@
-//! Work that blocks, on threads of its own.
+//! Work that blocks, on dedicated threads.
 //!
-//! Not on those of tokio: where the system has no thread to give, `spawn_blocking` panics, and keeps the work with all that it holds until
-//! there is one.
+//! Not on tokio's threads: if the system cannot start a thread, `spawn_blocking` panics, and keeps the work with everything that it
+//! holds until there is one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,23 +29,23 @@ impl From<NotDone> for io::Error {
     }
 }
 
-/// Begins work on a thread that may block; the future waits for its result. Without a thread the work is dropped.
+/// Starts work on a thread that may block; the future waits for its result. Without a thread the work is dropped.
 ///
-/// Whoever calls this bounds how much of it there is.
+/// Callers bound the amount of such work.
 pub(crate) fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = Result<T, NotDone>> + Send {
     THREADS.blocking(work)
 }
 
-/// How long a thread without work is kept.
+/// How long an idle thread is kept.
 const KEPT_FOR: Duration = Duration::from_secs(5);
 
 static THREADS: Threads = Threads::new(spawn);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that are made when they are needed, and end some time after.
+/// Threads that are started on demand, and end some time after.
 struct Threads {
     state: Mutex<State>,
     added: Condvar,
@@ -76,7 +76,7 @@ impl Threads {
     ) -> impl Future<Output = Result<T, NotDone>> + Send {
         let (reply, done) = oneshot::channel();
         let begun = self.begin(Box::new(move || {
-            // Nobody may wait for it any more.
+            // The result may no longer be wanted.
             let _ = reply.send(catch_unwind(AssertUnwindSafe(work)));
         }));
         async move {
@@ -96,7 +96,7 @@ impl Threads {
         (self.spawn)(self, job)
     }
 
-    /// Does this job, and others as long as they come.
+    /// Does this job, and others as long as there are any.
     fn work(&self, first: Job) {
         let mut job = first;
         loop {

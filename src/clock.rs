@@ -1,9 +1,9 @@
-//! The one reader of clocks.
+//! The only reader of clocks.
 //!
-//! It tells two kinds of time. *Time* is what timers go by: the wall clock at the start, or where the store ended, plus what has
-//! passed since on the monotonic clock. It never goes back, and it never jumps. *Wall time* is for stamps: the times of clients are
-//! compared with it, and it is shown to people. [`WallShift`] says how far wall time is ahead of time; it changes when the wall
-//! clock is set (a step), and never otherwise.
+//! It has two kinds of time. *Time* drives timers: the wall clock at the start, or where the store ended, plus the time since then
+//! on the monotonic clock. It never goes back, and it never jumps. *Wall time* is for timestamps: the times of clients are compared
+//! with it, and it is shown to people. [`WallShift`] says how far wall time is ahead of time; it changes only when the wall clock
+//! is set (a step).
 
 use std::fmt;
 use std::pin::Pin;
@@ -17,13 +17,13 @@ use tokio::time::{Sleep, sleep};
 use crate::engine::span::Timestamp;
 use crate::engine::time::{Moment, WallShift};
 
-/// The smallest change of the shift that is a step; a smaller one makes no difference to any stamp.
+/// The smallest change of the shift that is a step; a smaller one makes no difference to any timestamp.
 const TOLERANCE: Duration = Duration::from_secs(1);
 
-/// The longest time between readings of the two clocks for which they can be compared; if it is longer, the thread was held up.
+/// The longest time between readings of the two clocks for which they can be compared; if it is longer, the thread was delayed.
 const HELD_UP: Duration = Duration::from_millis(50);
 
-/// Reads the time; clones are the same clock.
+/// Reads the time; clones share the clock.
 #[derive(Clone, Debug)]
 pub struct Clock {
     shared: Arc<Shared>,
@@ -42,7 +42,7 @@ struct Shared {
     back: AtomicU64,
 }
 
-/// A timer that is set again and again, which costs less than a new one for each wait.
+/// A reusable timer, which costs less than a new one for each wait.
 #[derive(Debug)]
 pub struct Timer {
     clock: Clock,
@@ -58,7 +58,7 @@ struct ClockSample {
     wall: u64,
 }
 
-/// Where readings come from.
+/// The source of readings.
 enum Source {
     /// The system's clocks, since the moment when the source began. On Linux the monotonic one is `CLOCK_MONOTONIC`.
     System(Instant),
@@ -86,14 +86,14 @@ impl Clock {
         self.at(self.shared.source.elapsed())
     }
 
-    /// The time, with the wall time for it. Notices a step.
+    /// The time, with the wall time at that time. Notices a step.
     pub fn moment(&self) -> Moment {
         self.watch();
         let now = self.now();
         self.shift().moment(now)
     }
 
-    /// Wall time, for stamps, within a second of the wall clock. Notices a step.
+    /// Wall time, for timestamps, within a second of the wall clock. Notices a step.
     pub fn wall(&self) -> Timestamp {
         self.moment().wall
     }
@@ -103,7 +103,7 @@ impl Clock {
         *self.shared.shift.borrow()
     }
 
-    /// Returns when the shift is another one than `shift`.
+    /// Returns when the shift differs from `shift`.
     pub async fn stepped_from(&self, shift: WallShift) {
         let mut changes = self.shared.shift.subscribe();
         // Fails only when the clock is dropped, and `self` holds it.
@@ -155,10 +155,10 @@ impl Clock {
         [("forward", forward.load(Ordering::Relaxed)), ("back", back.load(Ordering::Relaxed))]
     }
 
-    /// Goes on where an earlier process ended: at time `last`, with this shift. The time that the wall clock has gone on since then
-    /// has passed. If the wall clock is behind what it was then, no time has passed, and that counts as a step back.
+    /// Continues where an earlier process ended: at time `last`, with this shift. The time that the wall clock has advanced since
+    /// then has passed. If the wall clock is behind its value then, no time has passed, and that counts as a step back.
     ///
-    /// Must be called before anything keeps a time of this clock.
+    /// Must be called before any time of this clock is kept.
     pub fn resume(&self, last: Timestamp, shift: WallShift) {
         let ClockSample { elapsed, wall } = self.shared.source.at_once();
         let behind = shift.wall(last).0.saturating_sub(wall);
@@ -199,7 +199,7 @@ impl Timer {
                 }
                 self.sleep.as_mut().await;
             }
-            // A hand that moves a clock wakes nobody.
+            // Moving a fake clock wakes no task.
             #[cfg(test)]
             Source::Fake(_) => {
                 while self.clock.now() < due {
@@ -246,7 +246,7 @@ impl Source {
         }
     }
 
-    /// Reads both clocks at one moment; `None` if the thread was held up between them.
+    /// Reads both clocks at one moment; `None` if the thread was delayed between them.
     fn both(&self) -> Option<ClockSample> {
         let before = self.elapsed();
         let wall = self.wall();
@@ -254,7 +254,7 @@ impl Source {
         (elapsed.saturating_sub(before) < HELD_UP).then_some(ClockSample { elapsed, wall })
     }
 
-    /// Reads both clocks at one moment, or as nearly so as it can if the thread is held up again and again.
+    /// Reads both clocks at one moment, or as nearly so as possible if the thread is delayed repeatedly.
     fn at_once(&self) -> ClockSample {
         let reading = (0..100).find_map(|_| self.both());
         reading.unwrap_or_else(|| ClockSample { elapsed: self.elapsed(), wall: self.wall() })
@@ -286,7 +286,7 @@ pub(crate) struct Hand(Arc<Mutex<ClockSample>>);
 
 #[cfg(test)]
 impl Hand {
-    /// A clock that stands at `wall`, Unix seconds, and the hand that moves it.
+    /// A clock that shows `wall`, Unix seconds, and the hand that moves it.
     pub(crate) fn clock(wall: u64) -> (Clock, Self) {
         let wall = wall * 1_000_000_000;
         let reading = Arc::new(Mutex::new(ClockSample { elapsed: Duration::ZERO, wall }));
@@ -300,7 +300,7 @@ impl Hand {
         reading.wall += seconds * 1_000_000_000;
     }
 
-    /// Somebody sets the wall clock.
+    /// The wall clock is set.
     pub(crate) fn step(&self, milliseconds: i64) {
         let mut reading = self.0.lock().unwrap();
         reading.wall = reading.wall.saturating_add_signed(milliseconds * 1_000_000);
@@ -388,7 +388,7 @@ mod tests {
         clock.resume(at(BEGAN - 100), WallShift(0));
         assert_eq!((clock.now(), clock.wall()), (at(BEGAN + 2), at(BEGAN + 2)));
         assert_eq!(clock.steps(), [("forward", 0), ("back", 0)]);
-        // The clock of the one before was set by an hour while it ran.
+        // The clock of the previous process was set by an hour while it ran.
         let hour = WallShift(3_600_000_000_000);
         clock.resume(at(BEGAN - 3_700), hour);
         assert_eq!((clock.now(), clock.wall()), (at(BEGAN + 2 - 3_600), at(BEGAN + 2)));
@@ -404,7 +404,7 @@ mod tests {
             assert_eq!(clock.steps(), [("forward", 0), ("back", 1)]);
             hand.pass(7);
             assert_eq!((clock.now(), clock.wall()), (at(BEGAN + ahead + 7), at(BEGAN + 7)));
-            // The wall clock was wrong, and is put right.
+            // The wall clock was wrong, and is corrected.
             hand.step(i64::try_from(ahead).unwrap() * 1_000);
             assert_eq!((clock.now(), clock.wall()), (at(BEGAN + ahead + 7), at(BEGAN + ahead + 7)));
             assert_eq!(clock.steps(), [("forward", 1), ("back", 1)]);

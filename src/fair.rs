@@ -1,10 +1,10 @@
-//! Room that is shared fairly by those who wait for it.
+//! Room that is shared fairly by the requests that wait for it.
 //!
 //! Free room goes to the waiting tenant that was given least, then to the connection of that tenant that was given least, then in
-//! the order of asking. Nobody else gets room before there is enough for that one, so large requests are served, too. Waiting takes
+//! the order of requests. No other gets room before there is enough for that one, so large requests are served, too. Waiting takes
 //! no room.
 //!
-//! Only those who wait are compared: a tenant or connection that begins to wait starts level with the one that was given least,
+//! Only waiting tenants and connections are compared: one that begins to wait starts level with the one that was given least,
 //! whatever it had before.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Who sends a request.
+/// The sender of a request.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Requester {
     /// The tenant, else the name of the sender.
@@ -31,14 +31,14 @@ pub(crate) struct Fair {
     state: Mutex<State>,
 }
 
-/// A share of the room, given back when dropped.
+/// A share of the room, returned when dropped.
 #[derive(Debug)]
 pub(crate) struct Grant {
     room: Arc<Fair>,
     units: u32,
 }
 
-/// The outcome of asking for a turn.
+/// The outcome of a request for room.
 #[derive(Debug)]
 pub(crate) enum Entered {
     /// There was room at once.
@@ -112,7 +112,7 @@ impl Fair {
         self.state().waiting
     }
 
-    /// Takes `units`, or all if that is less; waits for `max_wait` at most.
+    /// Takes `units`, or all if there are fewer; waits for `max_wait` at most.
     pub(crate) async fn enter(
         self: &Arc<Self>,
         requester: &Requester,
@@ -128,7 +128,7 @@ impl Fair {
             }
             let (granted, turn) = oneshot::channel();
             let number = state.stand(requester, units, granted);
-            // A displaced waiter sees that its sender is dropped.
+            // A displaced waiter notices that its sender is dropped.
             if state.waiting > self.max_waiting {
                 state.displace();
             }
@@ -146,12 +146,12 @@ impl Fair {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives free units to those whose turn it is.
+    /// Gives free units to the waiters whose turn it is.
     fn give(self: &Arc<Self>) {
         loop {
             let next = self.state().next();
             let Some(Waiter { units, granted, .. }) = next else { return };
-            // If the waiter went away meanwhile, the turn is dropped and gives its units back.
+            // If the waiter left meanwhile, the turn is dropped and returns its units.
             drop(granted.send(Grant { room: Arc::clone(self), units }));
         }
     }
@@ -193,7 +193,7 @@ impl State {
         self.take(&requester, |_| Some(0))
     }
 
-    /// Turns away the last waiter in the longest line of the tenant with most waiters.
+    /// Turns away the last waiter in the longest line of the tenant with the most waiters.
     fn displace(&mut self) {
         let most = self.tenants.iter().max_by_key(|(_, tenant)| tenant.waiting);
         let line = most.and_then(|(name, tenant)| {
@@ -261,7 +261,7 @@ mod tests {
 
     type Entering = Pin<Box<dyn Future<Output = Entered>>>;
 
-    /// Asks, and waits.
+    /// Requests room, and waits.
     async fn ask(room: &Arc<Fair>, tenant: &str, connection: u64, units: u32) -> Entering {
         let (room, requester) = (Arc::clone(room), Requester { tenant: tenant.into(), connection });
         let mut asked: Entering =

@@ -1,10 +1,10 @@
-//! Reads the files that options name: settings, keys, certificates, expectations; and how many files may be open.
+//! Reads the files that options name: settings, keys, certificates, expectations; and finds how many files may be open.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The most bytes of such a file. A larger one is not what was meant, such as a device that never ends.
+/// The most bytes of such a file. A larger one was named by mistake, such as a device that never ends.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// Reads a whole file.
@@ -32,7 +32,7 @@ pub fn read_text(path: &Path) -> io::Result<String> {
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
 }
 
-/// How many files this process may have open, if it is known.
+/// How many files this process may have open, if known.
 pub fn most_open() -> Option<u64> {
     #[cfg(target_os = "linux")]
     {

@@ -1,5 +1,5 @@
-//! The daemon's own metrics: what it received, refused, repaired and dropped, and how much it
-//! holds. They are in a registry of the `prometheus` crate and shown after the scores.
+//! The daemon's own metrics: what it received, refused, repaired and dropped, and how much it holds. They are in a registry of the
+//! `prometheus` crate and exported after the scores.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::registry::{Registry, metrics};
 use crate::vital::Vital;
 
 metrics! {
-    /// What requests brought.
+    /// The content of requests.
     struct Requests {
         spans: IntCounterVec = counters("spans_received_total", "Spans received.", &["transport", "encoding"]),
         logs: IntCounterVec = counters("log_records_received_total", "Log records received.", &["transport", "encoding"]),
@@ -29,21 +29,21 @@ metrics! {
 #[derive(Debug)]
 pub struct Health {
     registry: Registry,
-    /// The tasks that have to live.
+    /// The tasks that must not end.
     pub(crate) vital: Vital,
     requests: Requests,
     stages: BTreeMap<&'static str, IntCounterVec>,
     held: Sums,
     held_bytes: Sums,
     open: Sums,
-    // The last totals of each stage and shard, by what and why.
+    // The last totals of each stage and shard, by kind and reason.
     totals: Mutex<BTreeMap<String, Totals>>,
 }
 
 /// The last totals of one stage or shard.
 type Totals = BTreeMap<(&'static str, &'static str), u64>;
 
-/// What one shard holds of one thing. The shard sets it whenever it changes; a scrape adds up those of all shards.
+/// How much of one kind a shard holds. The shard sets it whenever it changes; a scrape adds up all shards.
 #[derive(Clone, Debug, Default)]
 pub struct ShardGauge(Arc<AtomicU64>);
 
@@ -57,7 +57,7 @@ struct Sums {
 /// A family of counters that stages feed: the name that stages use, the metric, its label, its help.
 type Family = (&'static str, &'static str, &'static str, &'static str);
 
-/// The families, by the names that stages use. Counts of any other name go to the family of their reason: see [`by_reason`].
+/// The families, by the names that stages use. Counts with any other name go to the family of their reason: see [`by_reason`].
 #[rustfmt::skip] // A row is one family.
 const FAMILIES: &[Family] = &[
     ("spans", "spans_rejected_total", "reason", "Spans left out, by reason."),
@@ -95,16 +95,16 @@ const FAMILIES: &[Family] = &[
         "How often a limit was reached and something was left out."),
 ];
 
-/// The family of what makes room for what is newer, as it is meant to: of no such count follows that anything is wrong.
+/// The family of old entries that make room for newer ones as intended: such a count is no sign of a fault.
 const FORGOTTEN: &str = "forgotten";
 
-/// The family of what one stage told another in vain.
+/// The family of messages between stages that had no effect.
 const IGNORED: &str = "ignored";
 
 /// The family of limits.
 const LIMITS: &str = "limits";
 
-/// The family of a count that has none by its name, and its label there.
+/// The family of a count that has none by its name, and its label in it.
 fn by_reason(what: &str, why: &str) -> (&'static str, String) {
     match why {
         "forgotten" | "idle" | "expired" => (FORGOTTEN, what.to_owned()),
@@ -220,12 +220,12 @@ impl Health {
         self.add(CUT, why, 1);
     }
 
-    /// Counts a look at certificate files that had changed; `outcome` is `loaded` or `failed`.
+    /// Counts a reading of certificate files that had changed; `outcome` is `loaded` or `failed`.
     pub fn certificates(&self, outcome: &str) {
         self.add(CERTIFICATES, outcome, 1);
     }
 
-    /// Shows the counters of [`Self::certificates`] from zero on, so that the first failure is seen as a rise.
+    /// Exports the counters of [`Self::certificates`] from zero on, so that the first failure shows as a rise.
     pub fn watches_certificates(&self) {
         for outcome in ["loaded", "failed"] {
             self.stages[CERTIFICATES].with_label_values(&[outcome]);
@@ -237,13 +237,13 @@ impl Health {
         self.add(LIMITS, limit, 1);
     }
 
-    /// Counts that something old made room outside of the engine.
+    /// Counts that an old entry made room outside of the engine.
     pub fn forgot(&self, what: &str) {
         self.add(FORGOTTEN, what, 1);
     }
 
-    /// Takes the totals of a stage, as (what, why, count); `source` names the stage and its shard.
-    /// Adds only what each total has grown by since the last call.
+    /// Takes the totals of a stage, as (kind, reason, count); `source` names the stage and its shard. Adds only the growth of each
+    /// total since the last call.
     pub fn counts(
         &self,
         source: &str,
@@ -270,7 +270,7 @@ impl Health {
         }
     }
 
-    /// Forgets the totals of a stage that is gone; what it has counted stays counted.
+    /// Forgets the totals of a stage that is gone; its counts stay counted.
     pub fn forget(&self, source: &str) {
         self.totals.lock().unwrap_or_else(PoisonError::into_inner).remove(source);
     }
@@ -290,11 +290,11 @@ impl Health {
         AGES.map(|(age, _)| self.open.of_shard(age, shard))
     }
 
-    /// Shows how many messages wait before each stage; `lengths` counts them at each scrape.
+    /// Exports how many messages wait before each stage; `lengths` counts them at each scrape.
     ///
     /// # Errors
     ///
-    /// Fails if the metric is shown already.
+    /// Fails if the metric is registered already.
     pub fn queues(
         &self,
         lengths: impl Fn() -> Vec<(&'static str, usize)> + Send + Sync + 'static,
@@ -309,11 +309,11 @@ impl Health {
         })
     }
 
-    /// Shows how often the wall clock was set.
+    /// Exports how often the wall clock was set.
     ///
     /// # Errors
     ///
-    /// Fails if the metric is shown already.
+    /// Fails if the metric is registered already.
     pub fn clock(&self, clock: &Clock) -> Result<(), prometheus::Error> {
         let help = "Steps of the wall clock of a second or more, at the start against the time of the store, by direction: forward \
                     or back.";
@@ -345,7 +345,7 @@ impl ShardGauge {
 }
 
 impl Sums {
-    /// Registers gauges with this label; their family is called `agentgauge_` and `name`.
+    /// Registers gauges with this label; their family is called `agentgauge_` followed by `name`.
     fn new(
         registry: &Registry,
         name: &str,

@@ -1,4 +1,4 @@
-//! agentgauge turns the OpenTelemetry spans of AI agents into live reliability.
+//! agentgauge turns the OpenTelemetry spans of AI agents into live reliability metrics.
 //!
 //! ```text
 //!  OTLP gRPC --+

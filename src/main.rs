@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
 
-/// The allocator. Requests are large buffers that come and go, and the system's allocator gives each back to the kernel.
+/// The allocator. Requests are large buffers that come and go, and the system's allocator returns each to the kernel.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

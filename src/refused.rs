@@ -6,7 +6,7 @@ use prost::Message;
 use serde_json::json;
 use tonic::Code;
 
-/// An error. As a response it has the form that is the API's: `{"error": {"code": .., "message": ..}}`.
+/// An error. As a response it has the form of the API: `{"error": {"code": .., "message": ..}}`.
 #[derive(Debug)]
 pub struct Refused {
     pub(crate) status: StatusCode,
@@ -23,8 +23,8 @@ impl Refused {
         Self { status, code, message: message.to_owned(), scopes: Vec::new() }
     }
 
-    /// The answer to a request for `path`: OTLP's paths have a `google.rpc.Status` with this code of gRPC, in the request's own encoding, and
-    /// so has protobuf at any path; all others have the API's form.
+    /// The answer to a request for `path`: OTLP's paths have a `google.rpc.Status` with this gRPC code, in the request's own
+    /// encoding, and so has protobuf at any path; all others have the API's form.
     pub(crate) fn answer(self, path: &str, protobuf: bool, code: Code) -> Response {
         if !protobuf && !path.starts_with("/v1/") {
             return self.into_response();

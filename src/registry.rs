@@ -1,4 +1,4 @@
-//! The registry of the daemon's own metrics, which also lists the families of which there is no series yet.
+//! The registry of the daemon's own metrics, which also lists families without series.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,20 +17,20 @@ pub struct OwnFamily {
     pub kind: &'static str,
     /// Its labels, sorted.
     pub labels: Vec<String>,
-    /// What it says.
+    /// Its help text.
     pub help: String,
 }
 
-/// Families that a daemon has together.
+/// Families that exist together.
 #[derive(Clone, Debug)]
 pub struct OwnFamilies {
-    /// The option with which it has them; empty: it always has.
+    /// The option that enables them; empty: they always exist.
     pub with: &'static str,
     /// The families, sorted.
     pub families: Vec<OwnFamily>,
 }
 
-/// The families of the daemon's own metrics: it knows also those of which there is no series yet.
+/// The families of the daemon's own metrics, including those without series.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     shown: prometheus::Registry,
@@ -43,11 +43,11 @@ impl Registry {
         Self::default()
     }
 
-    /// Shows what this collects.
+    /// Exports the families of this collector.
     ///
     /// # Errors
     ///
-    /// Fails if a family of this name is shown already.
+    /// Fails if a family with this name is registered already.
     pub fn register(&self, collector: Box<dyn Collector>) -> Result<(), prometheus::Error> {
         let mut families = Vec::new();
         // Both are in one order: a collector has one family or more, and a description of each.
@@ -69,11 +69,11 @@ impl Registry {
         Ok(())
     }
 
-    /// Registers a family that was made, and returns it.
+    /// Registers a new family, and returns it.
     ///
     /// # Errors
     ///
-    /// Fails if it could not be made, or a family of this name is shown already.
+    /// Fails if it could not be made, or a family with this name is registered already.
     pub fn add<C: Collector + Clone + 'static>(
         &self,
         family: Result<C, prometheus::Error>,
@@ -82,11 +82,11 @@ impl Registry {
         self.register(Box::new(family.clone())).map(|()| family)
     }
 
-    /// Registers a family that `look` sets at each scrape; it is shown if `look` returns true.
+    /// Registers a family that `look` sets at each scrape; it is exported if `look` returns true.
     ///
     /// # Errors
     ///
-    /// Fails if it could not be made, or a family of this name is shown already.
+    /// Fails if it could not be made, or a family with this name is registered already.
     pub fn sampled<C: Collector + 'static>(
         &self,
         family: Result<C, prometheus::Error>,
@@ -95,11 +95,11 @@ impl Registry {
         self.register(Box::new(Sampled { family: family?, look }))
     }
 
-    /// Registers a counter; its family is called `agentgauge_` and this name.
+    /// Registers a counter; its family is called `agentgauge_` followed by this name.
     ///
     /// # Errors
     ///
-    /// Fails if a family of this name is shown already.
+    /// Fails if a family with this name is registered already.
     pub fn counter<P: Atomic + 'static>(
         &self,
         name: &str,
@@ -108,11 +108,11 @@ impl Registry {
         self.add(GenericCounter::with_opts(opts(name, help)))
     }
 
-    /// Registers counters with these labels; their family is called `agentgauge_` and this name.
+    /// Registers counters with these labels; their family is called `agentgauge_` followed by this name.
     ///
     /// # Errors
     ///
-    /// Fails if a family of this name is shown already.
+    /// Fails if a family with this name is registered already.
     pub fn counters<P: Atomic + 'static>(
         &self,
         name: &str,
@@ -122,11 +122,11 @@ impl Registry {
         self.add(GenericCounterVec::new(opts(name, help), labels))
     }
 
-    /// Registers a gauge; its family is called `agentgauge_` and this name.
+    /// Registers a gauge; its family is called `agentgauge_` followed by this name.
     ///
     /// # Errors
     ///
-    /// Fails if a family of this name is shown already.
+    /// Fails if a family with this name is registered already.
     pub fn gauge<P: Atomic + 'static>(
         &self,
         name: &str,
@@ -135,11 +135,11 @@ impl Registry {
         self.add(GenericGauge::with_opts(opts(name, help)))
     }
 
-    /// Registers gauges with these labels; their family is called `agentgauge_` and this name.
+    /// Registers gauges with these labels; their family is called `agentgauge_` followed by this name.
     ///
     /// # Errors
     ///
-    /// Fails if a family of this name is shown already.
+    /// Fails if a family with this name is registered already.
     pub fn gauges<P: Atomic + 'static>(
         &self,
         name: &str,
@@ -149,11 +149,11 @@ impl Registry {
         self.add(GenericGaugeVec::new(opts(name, help), labels))
     }
 
-    /// Registers a histogram with these upper bounds; its family is called `agentgauge_` and this name.
+    /// Registers a histogram with these upper bounds; its family is called `agentgauge_` followed by this name.
     ///
     /// # Errors
     ///
-    /// Fails if a family of this name is shown already.
+    /// Fails if a family with this name is registered already.
     pub fn histogram(
         &self,
         name: &str,
@@ -164,7 +164,7 @@ impl Registry {
         self.add(Histogram::with_opts(opts))
     }
 
-    /// The families that have series, with these.
+    /// The families that have series, with their series.
     pub fn gather(&self) -> Vec<MetricFamily> {
         self.shown.gather()
     }
@@ -190,12 +190,12 @@ impl<C: Collector, F: Fn(&C) -> bool + Send + Sync> Collector for Sampled<C, F> 
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        // What cannot be told is not shown: absent is not zero.
+        // An unknown value is not exported: absent is not zero.
         if (self.look)(&self.family) { self.family.collect() } else { Vec::new() }
     }
 }
 
-/// A struct of own metrics, each of which is a row, and its `new`, which makes them and registers them.
+/// A struct of own metrics, one per row, and its `new`, which makes and registers them.
 ///
 /// A row has the field and its type, and the call to the [`Registry`] that makes it:
 ///

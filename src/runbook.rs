@@ -1,4 +1,4 @@
-//! The runbook, where the links in alerts lead: one section for each alert, which begins with what to do first.
+//! The runbook, which the links in alerts lead to: one section for each alert, which begins with the first step.
 
 /// A section, such as that of an alert: its heading, and its text as Markdown; `None` if there is none. Its name is the
 /// heading, or, as in links of the runbook, the heading's anchor.
@@ -8,7 +8,7 @@ pub(crate) fn section(name: &str) -> Option<(&'static str, &'static str)> {
     named.next().map(|(heading, text)| (heading, text.trim_end()))
 }
 
-/// What to do first about an alert: the sentence with which its section begins, as plain text.
+/// The first step for an alert: the first sentence of its section, as plain text.
 pub(crate) fn first_step(alert: &str) -> Option<String> {
     let (_, text) = section(alert)?;
     let (first, _) = text.strip_prefix("**First: ")?.split_once("**")?;
@@ -17,7 +17,7 @@ pub(crate) fn first_step(alert: &str) -> Option<String> {
     Some(plain)
 }
 
-/// A text in Markdown with the names of links in place of the links.
+/// A Markdown text with the names of links in place of the links.
 fn without_links(text: &str) -> String {
     let mut parts = text.split('[');
     let mut plain = parts.next().unwrap_or_default().to_owned();

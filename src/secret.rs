@@ -1,4 +1,4 @@
-//! A text that nobody is shown but the endpoint that it is for.
+//! A text that is shown only to the endpoint that it is for.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 pub struct Secret(String);
 
 impl Secret {
-    /// A key, as [`Self::trimmed`] has it; `None` if nothing is left.
+    /// A key, as from [`Self::trimmed`]; `None` if nothing is left.
     pub fn new(text: &str) -> Option<Self> {
         Some(Self::trimmed(text)).filter(|secret| !secret.0.is_empty())
     }

@@ -1,8 +1,8 @@
 //! The daemon's own telemetry: a span for each request and for each slow step, sampled, and its log, to an OTLP/HTTP endpoint.
 //!
-//! It is off unless `telemetry.otlp_endpoint` is set. OpenTelemetry's SDK has a bounded queue and a thread of its own, so nobody waits
-//! for the endpoint. Telemetry never causes telemetry: requests from an agentgauge, which is known by its `user-agent`, have no span, and
-//! a start refuses an endpoint that is the daemon's own.
+//! It is off unless `telemetry.otlp_endpoint` is set. OpenTelemetry's SDK has a bounded queue and its own thread, so nothing waits
+//! for the endpoint. Telemetry never causes telemetry: requests from an agentgauge, which is recognised by its `user-agent`, have
+//! no span, and a start refuses an endpoint that is the daemon's own.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub struct Telemetry {
     loggers: Option<SdkLoggerProvider>,
 }
 
-/// A step under way; its span, if it has one, ends when it is dropped.
+/// A step in progress; its span, if it has one, ends when it is dropped.
 #[derive(Debug)]
 pub struct Step(Option<Span>);
 
@@ -92,21 +92,21 @@ struct Sender {
     outcomes: IntCounterVec,
 }
 
-/// Exports what is of this resource.
+/// Exports the data of this resource.
 #[derive(Debug)]
 struct Exporter {
     sender: Sender,
     resource: ResourceAttributesWithSchema,
 }
 
-/// The addresses at which the daemon itself takes telemetry, each with its option.
+/// The addresses at which the daemon itself accepts telemetry, each with its option.
 pub type OwnAddresses<'a> = [(&'static str, &'a str); 2];
 
 /// The tracer and the logger of the process.
 static TRACER: OnceLock<SdkTracer> = OnceLock::new();
 static LOGGER: OnceLock<SdkLogger> = OnceLock::new();
 
-/// Bytes of a reply that are read, at most.
+/// The most bytes of a reply that are read.
 const MAX_REPLY_BYTES: usize = 65_536;
 
 /// How long one request may take.
@@ -195,7 +195,7 @@ impl Telemetry {
     /// Sends what is left, and stops.
     pub async fn stop(self) {
         let stopped = blocking(move || {
-            // What the endpoint does not take within this time is lost.
+            // Data that the endpoint does not accept within this time is lost.
             let _ = self.tracers.shutdown_with_timeout(LAST);
             let _ = self.loggers.map(|loggers| loggers.shutdown_with_timeout(LAST));
         });
@@ -224,7 +224,7 @@ pub fn request<B>(request: &Request<B>) -> Step {
     Step(Some(builder.with_attributes(attributes).start(tracer)))
 }
 
-/// The known beginning of a path; `other` if there is none. The rest may have names of sessions, or anything.
+/// The known beginning of a path; `other` if there is none. The rest may contain names of sessions, or anything else.
 fn route(path: &str) -> &'static str {
     let known = ROUTES.iter().find(|route| {
         path.strip_prefix(**route).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -1,4 +1,4 @@
-//! What waits to be sent somewhere, in a line for each tenant: tenants share the room and take turns.
+//! Queues of outgoing items, one line for each tenant: tenants share the room and take turns.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use crate::engine::tenants::{Shares, TenantHash};
 
-/// What waits, by tenant.
+/// Waiting items, by tenant.
 #[derive(Debug)]
 pub(crate) struct TenantQueue<T> {
     shares: Shares,
@@ -16,7 +16,7 @@ pub(crate) struct TenantQueue<T> {
     len: usize,
 }
 
-/// What waits of one tenant, the oldest first, each with its bytes.
+/// The waiting items of one tenant, the oldest first, each with its bytes.
 type Items<T> = VecDeque<(T, usize)>;
 
 /// The line of one tenant.
@@ -24,11 +24,11 @@ type Items<T> = VecDeque<(T, usize)>;
 struct Line<T> {
     waiting: Items<T>,
     bytes: usize,
-    // Items of the tenant that were taken, divided by its share; a new line begins with the least of the others.
+    // The number of items that were taken, divided by the tenant's share; a new line begins with the least of the others.
     given: f64,
 }
 
-/// What there is too much of.
+/// The kind of excess.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Excess {
     /// Items.
@@ -37,12 +37,12 @@ pub(crate) enum Excess {
     Bytes,
 }
 
-/// The lines, for whoever puts something there or takes something away.
+/// The lines, for adding or taking items.
 pub(crate) fn lock<T>(lines: &Mutex<TenantQueue<T>>) -> MutexGuard<'_, TenantQueue<T>> {
     lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes from lines what is next, and waits for it until it is woken; `None` once nothing waits and nobody is left to wake it.
+/// Takes the next item, and waits for a signal if there is none; `None` once nothing waits and no sender is left.
 pub(crate) async fn next<T>(
     lines: &Mutex<TenantQueue<T>>,
     woken: &mut mpsc::Receiver<()>,
@@ -59,17 +59,17 @@ pub(crate) async fn next<T>(
 }
 
 impl<T> TenantQueue<T> {
-    /// Nothing that waits, of tenants with these shares.
+    /// Empty lines, for tenants with these shares.
     pub(crate) fn new(shares: Shares) -> Self {
         Self { shares, lines: BTreeMap::new(), len: 0 }
     }
 
-    /// How much waits.
+    /// The number of waiting items.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Lets something of a tenant wait, which takes so many bytes.
+    /// Queues an item of a tenant, with its size in bytes.
     pub(crate) fn put(&mut self, tenant: TenantHash, item: T, bytes: usize) {
         let least = self.lines.values().map(|line| line.given).min_by(f64::total_cmp);
         let given = least.unwrap_or(0.0);
@@ -80,7 +80,7 @@ impl<T> TenantQueue<T> {
         self.len += 1;
     }
 
-    /// Takes the oldest of the tenant that was given least.
+    /// Takes the oldest item of the tenant that was given least.
     pub(crate) fn take(&mut self) -> Option<T> {
         let least = self.lines.iter().min_by(|(_, a), (_, b)| a.given.total_cmp(&b.given));
         let tenant = *least?.0;
@@ -90,7 +90,7 @@ impl<T> TenantQueue<T> {
         taken
     }
 
-    /// Removes the last of the tenant that has the most of its share.
+    /// Removes the newest item of the tenant that holds the most relative to its share.
     pub(crate) fn evict_last(&mut self, excess: Excess) -> Option<T> {
         let held = self.lines.iter().map(|(tenant, line)| match excess {
             Excess::Items => (*tenant, line.waiting.len()),
@@ -100,8 +100,8 @@ impl<T> TenantQueue<T> {
         self.remove(most_over_share?, VecDeque::pop_back)
     }
 
-    /// The tenants that have three quarters or more of their share of `most` items or `most_bytes`; if none has, all of which something
-    /// waits, and 0 for no tenant.
+    /// The tenants that hold three quarters or more of their share of `most` items or `most_bytes`; if none does, all with waiting
+    /// items, and 0 for no tenant.
     pub(crate) fn over(&self, most: usize, most_bytes: usize) -> BTreeSet<TenantHash> {
         let fills = |of: usize, quota: usize| of >= quota - quota / 4;
         let over = self.lines.iter().filter(|(tenant, line)| {

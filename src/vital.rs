@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 #[derive(Debug, Default)]
 pub(crate) struct Vital(watch::Sender<Option<&'static str>>);
 
-/// Dropped at the end of its task or thread, which has panicked or not.
+/// Dropped at the end of its task or thread, whether that panicked or not.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     task: &'static str,
@@ -28,12 +28,12 @@ impl Vital {
         })
     }
 
-    /// What a thread with this name holds until its end.
+    /// A guard that a thread with this name holds until its end.
     pub(crate) fn alarm(&self, name: &'static str) -> Alarm {
         Alarm { task: name, panicked: self.0.clone() }
     }
 
-    /// Notes that what has this name cannot go on, though it has not panicked as a task.
+    /// Notes that the part with this name cannot continue, although it has not panicked as a task.
     #[cfg(feature = "kafka")]
     pub(crate) fn give_up(&self, name: &'static str) {
         self.0.send_replace(Some(name));

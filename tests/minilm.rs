@@ -1,4 +1,4 @@
-//! A sentence-transformers model in this process, against what sentence-transformers itself makes of the same texts.
+//! A sentence-transformers model in this process, compared with the results of sentence-transformers itself for the same texts.
 //!
 //! `AGENTGAUGE_MINILM` names the directory of all-MiniLM-L6-v2 (`tests/real/minilm/run` fetches it);
 //! `tests/data/minilm/pairs.py` has computed `pairs.json`.
@@ -253,7 +253,7 @@ fn a_text_has_one_vector_whatever_is_beside_it() {
         assert_eq!(&model.embed(&[text]).unwrap()[0], vector, "{text}");
         assert!(vector.len() == 384 && vector.iter().all(|part| part.is_finite()));
     }
-    // What is beyond 256 tokens is not read, and what is before is.
+    // Text beyond 256 tokens is not read, and text before is.
     let vector = |text: &str| model.embed(&[text]).unwrap().remove(0);
     assert_eq!(vector(&format!("{long} and a refund")), together[6]);
     assert!(apart(&vector(&format!("a refund {long}")), &together[6]) > 100);

@@ -8,7 +8,7 @@ mod support;
 use divan::AllocProfiler;
 use mimalloc::MiMalloc;
 
-/// As in the daemon, with counters.
+/// The daemon's allocator, with counters.
 #[global_allocator]
 static ALLOCATOR: AllocProfiler<MiMalloc> = AllocProfiler::new(MiMalloc);
 

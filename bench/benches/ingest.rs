@@ -1,9 +1,9 @@
 //! CPU per span, from request bytes to the gauges: pre-scan, decode, conventions, all stages.
 //!
-//! One thread, no network; divide by the spans of the workload, which the item counter shows. What a span takes in
-//! instructions is the same in every run, however busy the machine is: `count spans|gauges lean|content PASSES` does
-//! nothing but so many passes, for `valgrind --tool=callgrind`. Take one count from another with more passes, and
-//! divide by the spans of those that it has more; each prints its own.
+//! One thread, no network; divide by the spans of the workload, which the item counter shows. The instructions per span are the
+//! same in every run, however busy the machine is: `count spans|gauges lean|content PASSES` does nothing but this many passes, for
+//! `valgrind --tool=callgrind`. Subtract one count from another with more passes, and divide by the difference in spans; each
+//! prints its own.
 
 #[path = "support/pass.rs"]
 mod pass;
@@ -17,7 +17,7 @@ use divan::counter::ItemsCount;
 use pass::{REQUESTS, TRACES, decode, decoder, to_gauges, workload};
 use support::Content;
 
-/// As in the daemon.
+/// The daemon's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -31,7 +31,7 @@ fn main() {
     }
 }
 
-/// So many passes, and how many spans they had.
+/// Runs this many passes, and prints how many spans they had.
 #[expect(clippy::expect_used, clippy::print_stdout, reason = "run by hand")]
 fn count(what: &str, content: &str, passes: &str) {
     let content = if content == "content" { Content::Full } else { Content::Lean };

@@ -1,8 +1,9 @@
-//! What a judge costs those who do not wait for it, in instructions: `count CASE PASSES` does nothing but so many passes, for
-//! `valgrind --tool=callgrind`. Take one count from another with more passes, and divide by what those have more; each prints its own.
+//! The cost of a judge for the stages, which do not wait for it, in instructions: `count CASE PASSES` does nothing but this many
+//! passes, for `valgrind --tool=callgrind`. Subtract one count from another with more passes, and divide by the difference in
+//! items; each prints its own.
 //!
-//! `off`, `reads`, `full` and `away` are request bytes to traces that are done, without a judge and with one that reads, has no
-//! room, or is away, with texts, or without them after `lean`. `redact` takes out of the transcript of one trace what must not leave.
+//! `off`, `reads`, `full` and `away` measure from request bytes to done traces, without a judge and with one that reads, has no
+//! room, or is unavailable, with texts, or without them after `lean`. `redact` redacts the transcript of one trace.
 
 mod support;
 
@@ -23,7 +24,7 @@ use agentgauge::judge::options::Format;
 use agentgauge::outbound::redact::Redactor;
 use support::{Content, Workload};
 
-/// As in the daemon.
+/// The daemon's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -75,7 +76,7 @@ fn requests(lean: bool) -> Vec<Vec<u8>> {
     (0..REQUESTS).map(|number| workload.request(number * TRACES, TRACES, START)).collect()
 }
 
-/// Request bytes to traces that are final; what a judge was asked.
+/// From request bytes to final traces; returns what was sent to a judge.
 #[expect(clippy::expect_used, reason = "the workload is valid")]
 fn pass(case: &str, requests: &[Vec<u8>]) -> Vec<Transcript> {
     let options = JudgeOptions { format: Format::Openai, ..JudgeOptions::default() };

@@ -1,4 +1,4 @@
-//! What is held, under the daemon's allocator: see `support/held.rs`.
+//! Memory of held data, under the daemon's allocator: see `support/held.rs`.
 //!
 //! Prints a table; `-- measure CASE CONTENT SESSIONS` prints one figure, `--test` runs all at a small size.
 

@@ -1,7 +1,7 @@
-//! What a text costs that is embedded in this process, and what the model holds.
+//! The cost of embedding a text in this process, and the memory of the model.
 //!
-//! `AGENTGAUGE_MINILM` names the model's directory, as `tests/real/minilm/fetch` prints it. One thread. Of each figure the least of
-//! many rounds counts, so that others on the machine do not; memory is the resident set over what the process had before.
+//! `AGENTGAUGE_MINILM` names the model's directory, as `tests/real/minilm/fetch` prints it. One thread. Each figure is the least of
+//! many rounds, so that other work on the machine does not count; memory is the growth of the resident set of the process.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use agentgauge::embed::minilm::Model;
 /// About ten tokens.
 const SHORT: &str = "Where is my parcel, and when will it be here?";
 
-/// Bytes of a long text. The model reads the first 256 tokens of one.
+/// Bytes of a long text. The model reads the first 256 tokens of a text.
 const LONG_BYTES: usize = 2_048;
 
 const BATCH: usize = 32;
@@ -39,7 +39,7 @@ fn main() -> io::Result<()> {
     writeln!(out, "{:<24} {:>8} MiB", "at most, with texts", (resident("VmHWM:")? - before) >> 10)
 }
 
-/// Nanoseconds of the quickest of so many rounds.
+/// Nanoseconds of the quickest of this many rounds.
 fn least(model: &Model, texts: &[&str], rounds: usize) -> io::Result<u64> {
     let clock = Clock::system();
     let mut least = u64::MAX;

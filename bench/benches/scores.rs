@@ -1,7 +1,7 @@
-//! Scores, kept up to date: what one more word about a trace or a run costs, with everything held that came before.
+//! Scores, kept up to date: the cost of one more report about a trace or a run, with all earlier ones held.
 //!
-//! An update takes one value back, adds another and reads the scores. The engine reads scores over runs once a drain, not
-//! once a run; here they are read each time. Sequences of calls are compared by bits, as the engine does, and by the table of
+//! An update removes one value, adds another and reads the scores. The engine reads scores over runs once per drain, not once per
+//! run; here they are read each time. Sequences of calls are compared with bit vectors, as the engine does, and with the table of
 //! dynamic programming.
 
 use std::cell::RefCell;
@@ -17,7 +17,7 @@ use agentgauge::engine::span::Timestamp;
 use agentgauge::reference::princeton::consistency::{common_length, edit_distance};
 use divan::Bencher;
 
-/// As in the daemon.
+/// The daemon's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -30,7 +30,7 @@ fn main() {
     divan::main();
 }
 
-/// A number that looks random, of another.
+/// A number that looks random, derived from another.
 fn mixed(number: u64) -> u64 {
     let mixed = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed ^ (mixed >> 29)
@@ -103,18 +103,18 @@ fn ars_run(run: &RunRecord) -> ArsRun {
     }
 }
 
-/// Scores over runs, each of which is said anew in turn.
+/// Scores over runs, each of which is reported again in turn.
 struct ScoredRuns {
     tasks: AgentTasks,
     ars: ArsAgent,
     calls: usize,
     runs: u64,
-    /// The next word about a run.
+    /// The next report about a run.
     next: u64,
 }
 
 impl ScoredRuns {
-    /// So many runs of so many calls.
+    /// This many runs with this many calls.
     fn new(runs: u64, calls: usize) -> Self {
         let ceilings = ArsOptions {
             latency_ceiling_seconds: Some(1_000.0),
@@ -144,7 +144,7 @@ impl ScoredRuns {
     }
 }
 
-/// All scores over runs, read after each. Without calls there are no pair terms.
+/// All scores over runs, read after each update. Without calls there are no pair terms.
 #[divan::bench(args = [10, 100, 1_000, 10_000], consts = [0, 8], sample_size = 100)]
 fn run_scores<const CALLS: usize>(bencher: Bencher<'_, '_>, runs: u64) {
     let held = RefCell::new(ScoredRuns::new(runs, CALLS));
@@ -164,7 +164,7 @@ fn run_updates<const CALLS: usize>(bencher: Bencher<'_, '_>, runs: u64) {
         .bench_local_values(|said| held.borrow_mut().upsert(said));
 }
 
-/// Successful runs at one task that are compared with so many others; divide by them.
+/// Successful runs at one task that are compared with this many others; divide by them.
 #[divan::bench(args = [5, 10, 50], sample_size = 100)]
 fn pair_terms_of_64_calls(bencher: Bencher<'_, '_>, last_runs: usize) {
     let options = TaskOptions { last_runs, ..TaskOptions::default() };
@@ -181,7 +181,7 @@ fn pair_terms_of_64_calls(bencher: Bencher<'_, '_>, last_runs: usize) {
     bencher.with_inputs(one).bench_local_values(|run| tasks.borrow_mut().upsert(run));
 }
 
-/// Lengths of sequences that are compared, and how many symbols they are of.
+/// Lengths of sequences that are compared, and their numbers of symbols.
 const SEQUENCES: [(u64, u64); 5] = [(8, 10), (16, 10), (64, 10), (256, 30), (1_000, 30)];
 
 /// Two sequences of one length, a tenth of whose symbols differ.
@@ -191,7 +191,7 @@ fn sequences((length, symbols): (u64, u64)) -> [Vec<u64>; 2] {
     [(0..length).map(symbol).collect(), (0..length).map(|at| symbol(at + differs(at))).collect()]
 }
 
-/// Both are made ready once, as the engine keeps them.
+/// Both are prepared once, as the engine keeps them.
 #[divan::bench(args = SEQUENCES)]
 fn lcs_by_bits(bencher: Bencher<'_, '_>, of: (u64, u64)) {
     let [one, other] = sequences(of).map(|sequence| Sequence::new(&sequence));
@@ -205,7 +205,7 @@ fn lcs_by_table(bencher: Bencher<'_, '_>, of: (u64, u64)) {
     bencher.bench_local(|| common_length(divan::black_box(&one), &other));
 }
 
-/// Both are made ready once, as the engine keeps them.
+/// Both are prepared once, as the engine keeps them.
 #[divan::bench(args = SEQUENCES)]
 fn edit_distance_by_bits(bencher: Bencher<'_, '_>, of: (u64, u64)) {
     let [one, other] = sequences(of).map(|sequence| Sequence::new(&sequence));

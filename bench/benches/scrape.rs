@@ -1,5 +1,5 @@
-//! What a scrape costs: a thousand agents, rendered from the board, with the default families and with all; the item counter
-//! shows series.
+//! The cost of a scrape: a thousand agents, rendered from the board, with the default families and with all; the item counter shows
+//! series.
 
 mod support;
 

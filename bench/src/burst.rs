@@ -1,8 +1,8 @@
-//! Measures the memory that is left after a burst: resident memory before it, at its peak, and when all of its traces and sessions have
-//! been removed.
+//! Measures the memory that is left after a burst: resident memory before it, at its peak, and when all of its traces and sessions
+//! have been removed.
 //!
-//! Quiet times are short here, so that they are removed soon. A smaller burst comes first, so that memory which stays after any burst is
-//! there before. Some spans follow at a slow pace, as the allocator gives memory back when it is asked for some.
+//! Quiet times are short here, so that they are removed soon. A smaller burst comes first, so that memory which stays after any
+//! burst is already there. Some spans follow at a slow pace, as the allocator returns memory only when it is asked for some.
 
 use std::io;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::{Bench, BenchError, Case, LOOK_EVERY, MAX_LOOKS, Server, failed};
 /// How many times smaller the first burst is.
 const SMALLER: u64 = 10;
 
-/// The number of single blocks of spans after the burst, each sent when the one before it was removed.
+/// The number of single blocks of spans after the burst, each sent when the previous one was removed.
 const AFTER: usize = 5;
 
 /// Options under which traces and sessions are removed soon.
@@ -87,7 +87,7 @@ impl Bench<'_> {
         Ok(Left { before, peak, gone, later })
     }
 
-    /// Sends at least so many spans, and waits until none of their traces and sessions is held.
+    /// Sends at least this many spans, and waits until none of their traces and sessions is held.
     fn come_and_go(
         &self,
         case: Case,

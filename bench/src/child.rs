@@ -1,4 +1,4 @@
-//! A server under test, in a process of its own.
+//! A server under test, in a separate process.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -78,7 +78,7 @@ impl Server {
         }
     }
 
-    /// Whether it forgets what it was sent, so that it can be sent the same spans again.
+    /// Whether it forgets its input, so that it can be sent the same spans again.
     pub(super) fn forgets(self) -> bool {
         self != Self::Daemon
     }

@@ -1,7 +1,7 @@
-//! The generator's client: raw HTTP/2, messages framed ahead of time, so that it costs less than any server.
+//! The generator's client: raw HTTP/2, messages framed in advance, so that it costs less than any server.
 //!
-//! Frames are cut to a size of its own: Go's client sends 16 KiB whatever the server allows. Each connection has a few
-//! streams, and each stream sends the next request when the last one was answered.
+//! It sets its own frame size: Go's client sends 16 KiB whatever the server allows. Each connection has a few streams, and each
+//! stream sends the next request when the previous one was answered.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -52,11 +52,11 @@ pub(super) struct Outcome {
     pub(super) refused_spans: u64,
     /// The reason in the first of these answers.
     pub(super) why: Option<String>,
-    /// How long each answer took; empty unless requests were offered.
+    /// The time of each answer; empty unless requests were offered.
     pub(super) took: Vec<Took>,
 }
 
-/// How long one answer took.
+/// The time of one answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Took {
     /// The number of its message.
@@ -67,19 +67,18 @@ pub(super) struct Took {
     pub(super) sent: Timestamp,
     /// The time from sending to the answer, in nanoseconds.
     pub(super) nanos: u64,
-    /// This time without that for which the server waited for a core that others had; the whole time if the server was not
-    /// watched.
+    /// This time without the time that the server waited for a core used by others; the whole time if the server was not watched.
     pub(super) own_nanos: u64,
 }
 
-/// The pace at which requests are offered, and the server that is watched meanwhile.
+/// The pace at which requests are offered, and the watched server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace<'p> {
     /// Spans a second.
     pub(super) rate: f64,
-    /// The clock by which requests are due.
+    /// The clock for the due times of requests.
     pub(super) clock: &'p Clock,
-    /// The id of the server's process, if its waiting for a core is watched.
+    /// The id of the server's process, if its waiting for a core is measured.
     pub(super) watched: Option<u32>,
 }
 
@@ -162,7 +161,7 @@ pub(super) async fn offer(
             let (before, sent) = (waited(), clock.now());
             let accepted = shared.exchange(&client, number).await?;
             let nanos = since(sent, clock.now());
-            // The sum does not have threads that have ended, so it may be lower than before.
+            // The sum excludes ended threads, so it may be lower than before.
             let waited = waited().saturating_sub(before);
             let own_nanos = nanos.saturating_sub(waited);
             let took = Took { number, accepted, sent, nanos, own_nanos };

@@ -62,7 +62,7 @@ pub fn run(
 ) -> u8 {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
-        // Help and version are no errors; clap itself would exit with 2 for the rest. Nobody is left to tell if a stream is gone.
+        // Help and version are no errors; clap itself would exit with 2 for the rest. If a stream is closed, its message is lost.
         Err(error) if error.use_stderr() => {
             let _ = write!(err, "{}", error.render());
             return EXIT_USAGE;
@@ -241,8 +241,8 @@ impl Bench {
         asked.unwrap_or(Question::Cost)
     }
 
-    /// The one that was asked for, or those that a daemon is judged by: as instrumentations send by default, with
-    /// content, content compressed as exporters do, and spans that come a few at a time and one by one.
+    /// The requested case, or the standard ones: as instrumentations send by default, with content, content compressed as exporters
+    /// do, and spans that come a few at a time and one by one.
     fn cases(&self, question: &Question) -> Vec<Case> {
         let case = |workload, compression, batch| Case {
             workload,

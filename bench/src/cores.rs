@@ -1,7 +1,7 @@
-//! Which cores the generator and the servers run on.
+//! The cores on which the generator and the servers run.
 //!
-//! A process inherits the cores of the thread that starts it, so a server is pinned before its first instruction, and
-//! the daemon's runtime sees as many cores as it has.
+//! A process inherits the cores of the thread that starts it, so a server is pinned before its first instruction, and the daemon's
+//! runtime sees as many cores as it has.
 
 use std::collections::BTreeSet;
 
@@ -17,8 +17,8 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
-    /// Divides the cores as `asked`, or else takes the last one for the server and all but the first of the others for the
-    /// generator; also returns a note if that is not possible. `available` are the cores that this process may use.
+    /// Divides the cores as `asked`, or else gives the last one to the server and all but the first of the others to the generator;
+    /// also returns a note if that is not possible. `available` are the cores that this process may use.
     pub(super) fn divide(available: &[usize], asked: Option<&Self>) -> (Self, Option<String>) {
         if let Some(asked) = asked {
             let wanted: BTreeSet<_> = asked.generator.iter().chain(&asked.server).collect();
@@ -79,7 +79,7 @@ fn list(text: &str) -> Option<Vec<usize>> {
     Some(cores)
 }
 
-/// The number of cores that the kernel's set has room for.
+/// The number of cores in the kernel's set.
 const MAX_CORES: usize = 1024;
 
 /// The cores that this thread may use; none if that is unknown.
@@ -89,7 +89,7 @@ pub(super) fn available() -> Vec<usize> {
     (0..MAX_CORES).filter(|core| set.is_set(*core)).collect()
 }
 
-/// Pins this thread, and what it starts afterwards, to `cores`; an empty list changes nothing.
+/// Pins this thread, and threads and processes that it starts afterwards, to `cores`; an empty list changes nothing.
 #[cfg(target_os = "linux")]
 pub(super) fn pin(cores: &[usize]) -> std::io::Result<()> {
     if cores.is_empty() {

@@ -1,7 +1,7 @@
-//! Measures what durability costs, and how long a start takes that replays a log.
+//! Measures the cost of durability, and how long a start with the replay of a log takes.
 //!
-//! In every repeat the daemon gets the same pass in each mode, in a directory of its own. The daemon of mode `fsync` is killed
-//! when it has scored everything, and started again over its log; there is no snapshot that shortens the start.
+//! In every repeat the daemon gets the same pass in each mode, in a separate directory. The daemon of mode `fsync` is killed when
+//! it has scored everything, and started again over its log; there is no snapshot that shortens the start.
 
 use std::fs;
 use std::io;
@@ -57,7 +57,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Starts the daemon over the log of the one before; fails unless all of it is recovered.
+    /// Starts the daemon over the log of the previous one; fails unless all of it is recovered.
     fn start_over(&self, home: &Home, passes: &Passes) -> Result<Start, BenchError> {
         let log_bytes = home.bytes().map_err(failed)?;
         let environment = home.environment("fsync");
@@ -110,7 +110,7 @@ fn figures(samples: &[Vec<Sample>; 3], starts: &[Start]) -> Vec<(&'static str, S
 impl Home {
     fn new(store: &Path) -> io::Result<Self> {
         let path = store.join(format!("agentgauge-bench-{}", process::id()));
-        // An earlier bench that was ended may have left the directory behind.
+        // An earlier bench that was ended may have left the directory.
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path)?;
         Ok(Self(path))

@@ -1,8 +1,8 @@
 //! Measures the cost from Kafka to gauges, beside a reader that consumes the same records and drops them.
 //!
-//! All records are at the brokers before anybody reads; unless brokers are given, they are librdkafka's mock ones, in this
-//! process. Reader and daemon set the same options, and each runs on the server's core; each is measured from its start until it
-//! has read all records, and the daemon until it has scored them.
+//! All records are at the brokers before any is read; unless brokers are given, they are librdkafka's mock ones, in this process.
+//! Reader and daemon set the same options, and each runs on the server's core; each is measured from its start until it has read
+//! all records, and the daemon until it has scored them.
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
@@ -23,10 +23,10 @@ use crate::{Bench, BenchError, Case, Sent, Server, compression_name, cores, fail
 use agentgauge::ingest::Compression;
 use agentgauge::ingest::kafka::{KafkaOptions, consumer};
 
-/// Bytes of a partition; librdkafka's brokers drop what is beyond five MiB.
+/// Bytes of a partition; librdkafka's brokers drop everything beyond five MiB.
 const PARTITION_BYTES: u64 = 2 << 20;
 
-/// Bytes of a record, at most.
+/// The most bytes of a record.
 const RECORD_BYTES: &str = "16777216";
 
 /// How long brokers may take for a request.
@@ -92,7 +92,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Runs a reader in a process of its own; returns what it prints.
+    /// Runs a reader in a separate process; returns what it prints.
     fn read(&self, brokers: &Brokers, topic: &str, pass: &Pass) -> io::Result<HasRead> {
         cores::pin(&self.cores.server)?;
         let reader = Command::new(std::env::current_exe()?)
@@ -178,7 +178,7 @@ impl Brokers {
         config.set("acks", "all").set("compression.codec", compression_name(compression));
         let producer: BaseProducer = config.create().map_err(io::Error::other)?;
         for (message, partition) in pass.messages.iter().zip((0..partitions).cycle()) {
-            // A record has no flag and no length, as gRPC messages have.
+            // A record lacks the flag and the length of gRPC messages.
             let payload = message.get(5..).unwrap_or_default();
             let mut next: BaseRecord<'_, (), [u8]> =
                 BaseRecord::to(topic).partition(partition).payload(payload);
@@ -194,7 +194,7 @@ impl Brokers {
     }
 }
 
-/// Reads so many records of a topic and drops them, then prints what that took in one line of JSON.
+/// Reads this many records of a topic and drops them, then prints the cost in one line of JSON.
 ///
 /// # Errors
 ///

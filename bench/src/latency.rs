@@ -1,11 +1,11 @@
 //! Measures the time from sending a span to the gauge that it changes, at a tenth and at eight tenths of the sustainable rate.
 //!
-//! That rate is found first, in the same repeat and with the same settings, by a long pass, as a span costs more while many traces are
-//! held: its spans over the processor time until all of its traces are scored. Then a share of it is offered for a while, of the same
-//! workload, and beside it come probes at a steady pace: traces, each of an agent of its own, in which one tool is called again and
-//! again with the same arguments. The API is asked for such an agent until its loop is there, which happens while the trace is open,
-//! and until its trace is scored, which takes `assemble.trace_idle` more. That time is not counted, and neither is a probe that was
-//! refused. The wait between two looks at an agent is a quarter of the time so far, so figures may be too high by that.
+//! That rate is found first, in the same repeat and with the same settings, by a long pass, as a span costs more while many traces
+//! are held: its spans over the processor time until all of its traces are scored. Then a share of it is offered for a while, of
+//! the same workload, together with probes at a steady pace. A probe is a trace with its own agent, in which one tool is called
+//! repeatedly with the same arguments. The API is asked for that agent until its loop appears, which happens while the trace is
+//! open, and until its trace is scored, which takes `assemble.trace_idle` more. That time is not counted, and neither is a refused
+//! probe. The wait between two checks of an agent is a quarter of the time so far, so figures may be too high by that.
 
 use std::io;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use agentgauge::ingest::Compression;
 /// The shares of the sustainable rate.
 const SHARES: [f64; 2] = [0.1, 0.8];
 
-/// How many times longer the pass is that finds the sustainable rate.
+/// How many times longer the pass that finds the sustainable rate is.
 const LONGER: u64 = 20;
 
-/// Probes of a share, at most and at least, and the spans of a pass for each probe; then the probes a second.
+/// The most and the fewest probes of a share, and the spans of a pass for each probe; then the probes a second.
 const PROBES: u64 = 200;
 const LEAST_PROBES: u64 = 10;
 const SPANS: u64 = 500;
@@ -51,7 +51,7 @@ const TRACE_IDLE: Duration = Duration::from_secs(2);
 /// Connections of each sender, and the numbers of threads that look for loops and for scores.
 const LOOKERS: usize = 8;
 
-/// The first wait between two looks, and the longest time of looking: a probe that was not seen by then counts as seen.
+/// The first wait between two checks, and the longest time of checking: a probe that was not seen until then counts as seen.
 const FIRST_WAIT: Duration = Duration::from_micros(500);
 const MAX_LOOKING: Duration = Duration::from_secs(20);
 
@@ -106,7 +106,7 @@ impl Bench<'_> {
         let server = Server::Daemon.name();
         let sent = |source| BenchError::Send { server, source };
         let running = Server::Daemon.start_with(&self.cores, &settings()).map_err(failed)?;
-        // The number of spans is made an integer by way of a duration, whose seconds are its whole part.
+        // The number of spans is made an integer through a duration, whose seconds are its whole part.
         let count = (self.plan.spans / SPANS).clamp(LEAST_PROBES, PROBES);
         let seconds = AHEAD + count as f64 / PACE + AFTER;
         let spans = Duration::from_secs_f64(rate * seconds).as_secs();
@@ -172,7 +172,7 @@ fn after(seen: &[(usize, Timestamp)], took: &[client::Took]) -> Vec<f64> {
     millis
 }
 
-/// Looks for probes, each from when it is due; returns when they were seen.
+/// Looks for probes, each from its due time; returns when they were seen.
 fn look(
     running: &Running,
     probes: impl Iterator<Item = usize>,
@@ -189,7 +189,7 @@ fn look(
         .collect()
 }
 
-/// Asks for an agent from `due` on until it has what is looked for; returns when that was.
+/// Asks for an agent from `due` on until it has the expected values; returns when that was.
 fn wait(
     asker: &mut Asker,
     number: usize,
@@ -210,7 +210,7 @@ fn wait(
     }
 }
 
-/// A pass of probes, each in a request of its own.
+/// A pass of probes, each in a separate request.
 fn probes(count: u64, now: Timestamp) -> io::Result<Arc<Pass>> {
     let small = Small::default();
     let mut pass = Pass::default();

@@ -1,9 +1,9 @@
-//! Measures what a span costs, beside a floor and a stock server, in one run.
+//! Measures the cost of a span, beside a floor and a stock server, in one run.
 //!
-//! In every repeat each server gets the same pass, one server after the other, each in a new process pinned to one core.
-//! Every pass has new ids and recent times. What is measured is processor time: nanoseconds of all threads of the
-//! server, from the kernel's schedstat, over spans. The daemon's time ends when it has scored every trace, which its own
-//! counters must show, without a duplicate or any other fault; otherwise there is no figure.
+//! In every repeat each server gets the same pass, one server after the other, each in a new process pinned to one core. Every pass
+//! has new ids and recent times. The measure is processor time: nanoseconds of all threads of the server, from the kernel's
+//! schedstat, over spans. The daemon's time ends when it has scored every trace, which its own counters must show, without a
+//! duplicate or any other fault; otherwise there is no figure.
 
 mod burst;
 mod child;
@@ -49,7 +49,7 @@ use self::steady::{Middle, Steady};
 use self::sustained::Load;
 use self::workload::Workload;
 
-/// A case: what is sent, and how.
+/// A case: the workload, and how it is sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Case {
     /// The content of the spans.
@@ -67,7 +67,7 @@ pub(crate) struct Case {
 pub(crate) enum Question {
     /// The cost of a span, for each server.
     Cost,
-    /// How the daemon takes more than it can handle.
+    /// How the daemon handles more than its capacity.
     Overload,
     /// How the daemon scales with cores.
     Scaling,
@@ -123,7 +123,7 @@ pub(crate) enum BenchError {
         /// Why.
         source: io::Error,
     },
-    /// A pass was not sent to its end.
+    /// A pass was not sent completely.
     #[error("a pass to {server} was not sent to its end")]
     Send {
         /// The server.
@@ -141,7 +141,7 @@ pub(crate) enum BenchError {
         /// The reason that it gave for the first.
         why: String,
     },
-    /// The daemon's counts do not fit what it was sent.
+    /// The daemon's counts do not match what it was sent.
     #[error("the daemon did not score what it was sent: {0}")]
     Amiss(String),
 }
@@ -162,7 +162,7 @@ struct Sample {
     peak_bytes: u64,
 }
 
-/// The spans and traces that the daemon was sent.
+/// The spans and traces that were sent to the daemon.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     spans: u64,
@@ -185,20 +185,21 @@ struct Bench<'b> {
     clock: Clock,
     runtime: Runtime,
     report: Report,
-    /// Where a line goes for each measurement.
+    /// Receives a line for each measurement.
     progress: &'b mut dyn Write,
 }
 
-/// How long a server that forgets is sent the pass again and again, at least, in nanoseconds.
+/// The least time for which a server that forgets is sent the pass repeatedly, in nanoseconds.
 const MIN_NANOS: u64 = 1_000_000_000;
 
 /// Spans sent before anything is measured: one block.
 const WARM_SPANS: u64 = 1;
 
-/// Connections of a generator that waits for no answers: enough that none reaches the number of requests in flight that the daemon allows.
+/// Connections of a generator that waits for no answers: enough that none reaches the number of requests in flight that the daemon
+/// allows.
 const CONNECTIONS: usize = 32;
 
-/// The time between two looks at what the daemon has scored, and the most looks. Traces are done when they were quiet for
+/// The time between two checks of what the daemon has scored, and the most checks. Traces are done when they were quiet for
 /// `assemble.trace_idle`.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const MAX_LOOKS: u32 = 400;
@@ -244,7 +245,7 @@ fn generator(cores: &Cores) -> Result<Runtime, BenchError> {
     runtime.map_err(BenchError::Generator)
 }
 
-/// What is wrong with the daemon, when something of it fails.
+/// The error for a failed operation on the daemon.
 fn failed(source: io::Error) -> BenchError {
     BenchError::Server { server: Server::Daemon.name(), source }
 }
@@ -382,7 +383,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Waits until the daemon has scored all that was sent.
+    /// Waits until the daemon has scored everything that was sent.
     fn settle(&self, running: &Running, cpu: &mut Cpu, sent: Sent) -> Result<(), BenchError> {
         let Sent { spans, traces } = sent;
         let mut account = Account::default();

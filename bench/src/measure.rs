@@ -1,10 +1,10 @@
-//! Measures a process by the kernel's figures, and the daemon by its own metrics.
+//! Measures a process with the kernel's figures, and the daemon with its own metrics.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
-/// The processor time of a process, by thread; of threads that have ended, the last value that was read.
+/// The processor time of a process, by thread; for ended threads, the last value that was read.
 #[derive(Debug)]
 pub(super) struct Cpu {
     process: u32,
@@ -42,8 +42,8 @@ impl Cpu {
     }
 }
 
-/// Nanoseconds for which the present threads of a process were ready and waited for a core; zero if the kernel does not
-/// tell. The kernel counts a wait when it is over.
+/// Nanoseconds for which the present threads of a process were ready and waited for a core; zero if the kernel does not report it.
+/// The kernel counts a wait when it is over.
 pub(super) fn waited_nanos(process: u32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let waited = threads
@@ -89,7 +89,7 @@ fn bytes(status: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The daemon's account of what it was sent, from its page of metrics.
+/// The daemon's account of its input, from its page of metrics.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Account {
     /// Spans that came in.
@@ -102,7 +102,7 @@ pub(super) struct Account {
     pub(super) faults: BTreeMap<String, u64>,
 }
 
-/// Counters that stay at zero if every span was new, whole, in time and within bounds.
+/// Counters that stay at zero if every span was new, complete, in time and within bounds.
 const FAULTS: &[&str] = &[
     "agentgauge_duplicates_total",
     "agentgauge_spans_rejected_total",

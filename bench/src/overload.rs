@@ -1,4 +1,5 @@
-//! Measures overload: offers twice the spans a second that the daemon took from a generator that waits for answers, as many spans.
+//! Measures overload: offers twice the spans a second that the daemon accepted from a generator that waits for answers, and as many
+//! spans.
 //!
 //! Requests are sent when they are due, whether earlier ones were answered or not, and refused ones are not sent again.
 //! There is no figure unless the daemon counted the same accepted spans and refused requests.
@@ -8,24 +9,24 @@ use crate::pass::Material;
 use crate::report::Spread;
 use crate::{Bench, BenchError, Case, Sample, Server, failed, since};
 
-/// The offered rate over the rate that was taken.
+/// The offered rate over the accepted one.
 const TIMES: u64 = 2;
 
-/// How many times more spans are sent than in other measurements: enough to fill every queue, and for traces to be scored meanwhile.
-/// Both ways of sending send as many, as a span costs more while more traces are held.
+/// How many times more spans are sent than in other measurements: enough to fill every queue, and for traces to be scored
+/// meanwhile. Both ways of sending send as many, as a span costs more while more traces are held.
 const PASSES: u64 = 4;
 
 /// One measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Overload {
-    /// Spans a second that were taken from a generator that waits.
+    /// Spans a second that were accepted from a generator that waits.
     saturation: f64,
     /// Spans a second that were offered.
     offered: f64,
     /// Spans a second that were accepted, up to the last answer.
     accepted: f64,
-    /// Accepted spans per processor second, over those from a generator that waits: the same even if other processes
-    /// take the processor from the daemon.
+    /// Accepted spans per processor second, over those from a generator that waits: the same even if other processes take the
+    /// processor from the daemon.
     by_cpu: f64,
     /// The share of requests that were refused.
     refused: f64,

@@ -15,18 +15,18 @@ use agentgauge::ingest::Compression;
 /// The number of different blocks; a pass that needs more uses the same blocks again, under other ids.
 const BLOCKS: u64 = 8;
 
-/// How long ago the first spans of a pass began, in nanoseconds; they last less.
+/// How long ago the first spans of a pass began, in nanoseconds; they are shorter.
 const AGO: u64 = 5_000_000_000;
 
 /// The default level of gzip in clients, and the fastest level of Zstandard.
 const GZIP_LEVEL: u32 = 6;
 const ZSTD_LEVEL: i32 = 1;
 
-/// The material of which the passes of one case are made.
+/// The material of the passes of one case.
 pub(super) struct Material {
     compression: Compression,
     blocks: Vec<Encoded>,
-    // Invariant: greater than every seed that was used.
+    // Invariant: greater than every used seed.
     seed: u64,
 }
 

@@ -1,11 +1,9 @@
 //! Measures how much readers delay senders: the daemon holds many sessions of many agents, takes small requests at a steady
 //! pace, and is meanwhile scraped, or asked for what the page of an agent shows, without a pause.
-//!
-//! Blocks of requests come in turns, while nobody reads, during scrapes, during pages, so whatever else the machine does
-//! affects all three alike. The time of a request is from when it is sent until it is answered, which is when all of it has
-//! been applied. If other processes want the server's core, this time tells more about them than about the daemon, so the
-//! report also has the time without that for which the daemon waited for its core: the time of a request if the daemon had
-//! the core for itself.
+//! Blocks of requests come in turns: without readers, during scrapes, during pages. So other work on the machine affects all three
+//! alike. The time of a request is from when it is sent until it is answered, which is when all of it has been applied. If other
+//! processes want the server's core, this time says more about them than about the daemon. So the report also has the time without
+//! the daemon's waits for its core, which is the time of a request if the daemon had the core for itself.
 
 use std::io;
 use std::ops::Range;
@@ -34,13 +32,13 @@ const OF_FIRST: u64 = 10_000;
 const BLOCK: u64 = 400;
 const PACE: f64 = 200.0;
 
-/// While the daemon is filled: the traces a second, the traces of a request, and the traces that are made ahead.
+/// While the daemon is filled: the traces a second, the traces of a request, and the traces that are prepared ahead.
 const FILLED: f64 = 20_000.0;
 const TRACES: u64 = 100;
 const AHEAD: u64 = 50_000;
 
-/// The daemon is at rest when it has taken a fiftieth of a core at most for a while: the time of a look, the fewest looks, and
-/// the most looks, after which it is measured as it is.
+/// The daemon is at rest when it has taken a fiftieth of a core at most for a while: the time of a check, the fewest checks, and
+/// the most checks, after which it is measured in any case.
 const QUIET: Duration = Duration::from_secs(2);
 const LEAST_QUIET: u32 = 8;
 const MAX_QUIET: u32 = 60;
@@ -52,7 +50,7 @@ const PAGE: [&str; 3] = [
     "/api/v1/sessions?service_name=fleet-0&detail=row&sort=reliability&limit=100",
 ];
 
-/// The requests of the landing page, and of lists; each is measured when nobody sends.
+/// The requests of the landing page, and of lists; each is measured when nothing is sent.
 const LANDING: [&str; 3] = ["/api/v1/about", "/api/v1/fleet?limit=1000", "/api/v1/problems"];
 const AGENTS: [&str; 1] = ["/api/v1/agents?limit=100"];
 const SESSIONS: [&str; 1] = ["/api/v1/sessions?detail=row&sort=recent&limit=25"];
@@ -73,7 +71,7 @@ pub(crate) struct Fleet {
 struct Block {
     /// The nanoseconds of each request, sorted.
     nanos: Vec<u64>,
-    /// The nanoseconds of each request without those in which the daemon waited for its core, sorted.
+    /// The nanoseconds of each request without the daemon's waits for its core, sorted.
     own_nanos: Vec<u64>,
     reads: Vec<Read>,
 }
@@ -88,7 +86,7 @@ struct Read {
 /// The times of answers, in milliseconds.
 struct AnswerTimes {
     took: Spread,
-    /// The time for which the daemon's threads had a core, which does not depend on what else the machine does.
+    /// The time for which the daemon's threads had a core, which does not depend on other work on the machine.
     on_core: Spread,
 }
 
@@ -155,7 +153,7 @@ impl Bench<'_> {
         let (clock, enough) = (&self.clock, AtomicBool::new(paths.is_empty()));
         let (sent, reads) = thread::scope(|scope| {
             let reader = scope.spawn(|| read_until(&enough, running, paths, clock));
-            // The daemon is watched, so that answers also have their time without waiting for a core.
+            // The daemon is watched, so that answers also have their time without waits for a core.
             let pace = Pace { watched: Some(running.id()), ..self.pace(rate) };
             let sent = self.offer(case, running, &pass, pace);
             enough.store(true, Ordering::Relaxed);
@@ -173,7 +171,7 @@ impl Bench<'_> {
     }
 }
 
-/// Waits until the daemon has done the work that filling it has left.
+/// Waits until the daemon has finished the work that filling it has left.
 fn come_to_rest(cpu: &mut Cpu) -> io::Result<()> {
     let mut before = cpu.nanos()?;
     for looks in 1..=MAX_QUIET {
@@ -188,7 +186,7 @@ fn come_to_rest(cpu: &mut Cpu) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads all of `paths` again and again until `enough` is set; each round is one read.
+/// Reads all of `paths` repeatedly until `enough` is set; each round is one read.
 fn read_until(
     enough: &AtomicBool,
     running: &Running,
@@ -233,7 +231,7 @@ impl Fleet {
     /// Environment variables that give the daemon room for all agents and sessions.
     fn bounds(self) -> Vec<(&'static str, String)> {
         let room = self.sessions + self.sessions / 10 + 100_000;
-        // None takes as much.
+        // No session takes as much.
         let (room, bytes) = (room.to_string(), (room * 4_096).to_string());
         vec![
             ("AGENTGAUGE__SESSION__MAX_BYTES", bytes.clone()),
@@ -315,7 +313,7 @@ fn figures(fleet: Fleet, peak: u64, turns: &[Turn]) -> Vec<(&'static str, Spread
     ]
 }
 
-/// How much longer requests take with readers, at the 99th percentile, without the time in which the daemon waited for its core.
+/// How much longer requests take with readers, at the 99th percentile, without the daemon's waits for its core.
 fn longer(quiet: &Block, read: &Block) -> f64 {
     percentile(&read.own_nanos, 99) - percentile(&quiet.own_nanos, 99)
 }

@@ -15,11 +15,11 @@ pub(crate) struct Report {
     version: &'static str,
     /// Whether this is an optimised build; figures of other builds mean nothing.
     optimised: bool,
-    /// The kernel's name of the processor; absent where it does not tell.
+    /// The kernel's name of the processor; absent if it does not report one.
     processor: Option<String>,
-    /// The cores of generator and servers; empty lists where nothing was pinned.
+    /// The cores of generator and servers; empty lists if nothing was pinned.
     cores: Cores,
-    /// Notes on what could not be done as asked.
+    /// Notes on what could not be done as requested.
     notes: Vec<String>,
     repeats: usize,
     connections: usize,
@@ -49,7 +49,7 @@ struct OfCase {
     scaling: Vec<OnCores>,
 }
 
-/// One figure under a name of its own.
+/// One figure under its own name.
 #[derive(Clone, Debug, Serialize)]
 struct Figure {
     name: &'static str,
@@ -85,10 +85,10 @@ struct OfServer {
     times_collector: Option<Spread>,
     /// Bytes on the wire over processor seconds, in millions.
     wire_megabytes_per_cpu_second: Spread,
-    /// The rate while requests were sent; the daemon goes on scoring afterwards.
+    /// The rate while requests were sent; the daemon continues scoring afterwards.
     spans_per_second: Spread,
     /// The number of cores on which the server was busy while requests were sent. Below one, it waited for the generator, or for
-    /// others on its core.
+    /// other processes on its core.
     cores_busy: Spread,
     peak_resident_megabytes: Spread,
 }
@@ -103,7 +103,7 @@ pub(super) struct Spread {
 }
 
 impl Report {
-    /// A report without figures; `note` is about what could not be done as asked.
+    /// A report without figures; `note` is about what could not be done as requested.
     pub(super) fn new(plan: &Plan, cores: &Cores, note: Option<String>) -> Self {
         let optimised = !cfg!(debug_assertions);
         let slow = (!optimised).then(|| "not an optimised build: figures say nothing".to_owned());
@@ -182,7 +182,7 @@ impl Report {
         self.cases.push(OfCase { scaling, ..OfCase::new(case) });
     }
 
-    /// The line above the tables, which tells where and how this was measured.
+    /// The line above the tables, which says where and how this was measured.
     fn caption(&self) -> String {
         let list =
             |cores: &[usize]| cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");

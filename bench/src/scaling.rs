@@ -1,14 +1,14 @@
 //! Measures the daemon on one core, two, and so on up to all cores.
 //!
-//! The generator has the cores that are left, or all of them if none is left; the table has how many it was busy on. Enough
-//! requests are in flight that no core of the daemon waits for one, and the middle of the pass is measured.
+//! The generator has the remaining cores, or all of them if none remains; the table has how many it was busy on. Enough requests
+//! are in flight that no core of the daemon waits for one, and the middle of the pass is measured.
 
 use crate::client::Sending;
 use crate::pass::Material;
 use crate::report::{OnCores, Spread};
 use crate::{Bench, BenchError, Case, Cores, Sample, Server, generator};
 
-/// Connections and requests in flight on each, at least.
+/// The least number of connections, and of requests in flight on each.
 const CONNECTIONS: usize = 4;
 const STREAMS: usize = 8;
 

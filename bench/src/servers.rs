@@ -1,8 +1,8 @@
-//! The servers to compare with, each in a process of its own, which show the cost of receiving and that of decoding.
+//! The servers to compare with, each in a separate process, which show the cost of receiving and that of decoding.
 //!
-//! Both are tonic's server in one thread, with the frame and window sizes of the daemon. `floor` puts the bytes of
-//! a message together, as tonic does before it decodes, and drops them. `stock` is the generated service: tonic inflates
-//! a message, prost decodes it, and it is dropped.
+//! Both are tonic's server in one thread, with the frame and window sizes of the daemon. `floor` joins the bytes of a message, as
+//! tonic does before it decodes, and drops them. `stock` is the generated service: tonic inflates a message, prost decodes it, and
+//! it is dropped.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -31,7 +31,7 @@ use tower::Service;
 
 use agentgauge::ingest::server::{MAX_STREAMS, STREAM_WINDOW_BYTES};
 
-/// Which server.
+/// The kind of server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Sink {
     /// Receives and drops bytes.
@@ -49,7 +49,7 @@ const PREFIX_BYTES: usize = 5;
 /// A message of no bytes: not compressed, length 0.
 const EMPTY: &[u8] = &[0; PREFIX_BYTES];
 
-/// The greatest room that is made at once, which is more than any request of the bench needs.
+/// The greatest allocation at once, which is more than any request of the bench needs.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 /// Serves on a free port of the loopback until the process is ended; prints the address in one line of JSON.
@@ -121,7 +121,7 @@ impl Service<Request<Body>> for Floor {
     }
 }
 
-/// Receives a message; returns whether all of it came.
+/// Receives a message; returns whether all of it arrived.
 async fn received(mut body: Body) -> bool {
     let mut message = BytesMut::new();
     let mut length = None;
@@ -138,7 +138,7 @@ async fn received(mut body: Body) -> bool {
     length.is_some_and(|length| length + PREFIX_BYTES == message.len())
 }
 
-/// The length of a message by its prefix; `None` if the prefix has not come yet.
+/// The length of a message by its prefix; `None` if the prefix has not arrived yet.
 fn length_of(message: &[u8]) -> Option<usize> {
     let (&[_, ref length @ ..], _) = message.split_first_chunk::<PREFIX_BYTES>()?;
     usize::try_from(u32::from_be_bytes(*length)).ok()

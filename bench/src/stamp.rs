@@ -1,6 +1,6 @@
-//! Stamps new ids and recent times into bytes that are encoded once, so that nothing sent is a duplicate.
+//! Stamps new ids and recent times into bytes that are encoded once, so that no span that is sent is a duplicate.
 //!
-//! Trace ids, span ids, times, session names and ids of calls have a fixed width; their places are found once by walking the
+//! Trace ids, span ids, times, session names and ids of calls have a fixed width; their positions are found once by walking the
 //! wire format.
 
 use std::ops::Range;
@@ -26,7 +26,7 @@ pub(super) struct Template {
     pub(super) spans: u64,
 }
 
-/// The values by which one sending of a template differs from another.
+/// The values in which two sendings of a template differ.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stamp {
     /// The seed of new ids: under the same seed, the same old id becomes the same new one.
@@ -35,13 +35,13 @@ pub(super) struct Stamp {
     pub(super) start: u64,
 }
 
-/// Finds the places of ids and times in a request.
+/// Finds the positions of ids and times in a request.
 pub(super) struct Finder {
     sessions: Vec<String>,
     ids: Vec<String>,
 }
 
-/// A place of an id or a time, and the place of the old value that the new one is made from.
+/// The position of an id or a time, and the position of the old value that the new one is made from.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     what: What,
@@ -60,7 +60,7 @@ enum What {
     Id,
 }
 
-/// The fields of a message: their numbers, and the places of their values.
+/// The fields of a message: their numbers, and the positions of their values.
 struct Fields<'b> {
     bytes: &'b [u8],
     at: usize,
@@ -176,7 +176,7 @@ impl Finder {
     }
 }
 
-/// The places of the values of one field.
+/// The positions of the values of one field.
 fn within(bytes: &[u8], message: Range<usize>, wanted: u32) -> impl Iterator<Item = Range<usize>> {
     fields(bytes, message).filter(move |(number, _)| *number == wanted).map(|(_, value)| value)
 }
@@ -242,7 +242,7 @@ mod tests {
         resources.flat_map(|of| of.scope_spans).flat_map(|of| of.spans).collect()
     }
 
-    /// What our own ingest reads.
+    /// The result of agentgauge's own ingest.
     fn read(bytes: &[u8]) -> Batch {
         let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
         decoder.decode_plain(Signal::Traces, Encoding::Protobuf, bytes).unwrap()

@@ -1,7 +1,7 @@
-//! Measures the memory that the daemon takes under its default limits while spans come in at a steady rate for minutes: traces that wait
-//! for late spans, and the records of sealed ones in sessions.
+//! Measures the memory that the daemon takes under its default limits while spans arrive at a steady rate for minutes: traces that
+//! wait for late spans, and the records of sealed ones in sessions.
 //!
-//! The spans of a second are sent within two thirds of it, and in the rest of it those of the next second are made.
+//! The spans of a second are sent within two thirds of it, and those of the next second are prepared in the rest.
 
 use std::thread;
 use std::time::Duration;

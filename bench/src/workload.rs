@@ -1,9 +1,9 @@
 //! The workload: traces of agents as OpenTelemetry's GenAI instrumentations write them.
 //!
-//! A block is 512 spans of about 40 whole traces of 6 to 20 spans, in the order in which they end: one resource of 9
-//! attributes, 2 scopes, 35 % model calls, 30 % tool calls, the rest agents and steps between. `content` has the texts of
-//! model calls, 2 to 8 KB each and a quarter of it output, and of tool calls; `lean` has none, since recording content
-//! is opt-in. The same seed gives the same bytes. What spans look like stands in `spans.json`.
+//! A block is 512 spans of about 40 whole traces of 6 to 20 spans, in the order in which they end: one resource of 9 attributes, 2
+//! scopes, 35 % model calls, 30 % tool calls, the rest agents and steps between. `content` has the texts of model calls, 2 to 8 KB
+//! each and a quarter of it output, and of tool calls; `lean` has none, since recording content is opt-in. The same seed gives the
+//! same bytes. The form of spans is in `spans.json`.
 //!
 //! Ids and times in a block are placeholders, which differ from one another; [`super::stamp`] replaces them.
 
@@ -31,13 +31,13 @@ pub(super) const ID: &str = "{id}";
 /// The sixteen characters before they are stamped.
 const UNSTAMPED: &str = "0000000000000000";
 
-/// Whether texts go along.
+/// Whether texts are included.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Workload {
-    /// Names and numbers alone, as instrumentations send by default.
+    /// Only names and numbers, as instrumentations send by default.
     Lean,
-    /// Texts of model and tool calls too.
+    /// Texts of model and tool calls, too.
     Content,
 }
 
@@ -84,7 +84,7 @@ struct Random {
 }
 
 impl Workload {
-    /// The block of this number.
+    /// The block with this number.
     pub(super) fn block(self, number: u64) -> Block {
         let mut random = Random { seed: number, drawn: 0 };
         let looks = Looks::read();
@@ -113,8 +113,8 @@ impl Workload {
         }
     }
 
-    /// Adds one turn of an agent, as long as its block has room for: calls and steps one after the other, then the agent's own span
-    /// around them.
+    /// Adds one turn of an agent, as long as its block has room for it: calls and steps one after the other, then the agent's own
+    /// span around them.
     fn trace(self, looks: &Looks, trace: u64, random: &mut Random, spans: &mut Vec<(usize, Span)>) {
         let length = (6 + random.below(15)).min(BLOCK_SPANS - spans.len());
         let id = |position: usize| trace << 32 | (position as u64 + 1);
@@ -231,7 +231,7 @@ impl Fill {
         }
     }
 
-    /// The text with names and texts put in; ids are stamped later, over sixteen characters.
+    /// The text with names and texts filled in; ids are stamped later, over sixteen characters.
     fn text(&self, look: &str) -> String {
         let mut text = look.to_owned();
         for (place, name) in self.names.iter().chain(&self.texts) {
@@ -243,7 +243,7 @@ impl Fill {
     }
 }
 
-/// Makes small traces, each of a session of its own: a model call and tool calls within the agent's span.
+/// Makes small traces, each with its own session: a model call and tool calls within the agent's span.
 #[derive(Debug)]
 pub(super) struct Small {
     looks: Looks,
@@ -253,8 +253,8 @@ impl Small {
     /// Spans of a trace with one tool call.
     pub(super) const SPANS: usize = 3;
 
-    /// A request with one trace in which a tool is called `calls` times with the same arguments and the same result, of the agent and the
-    /// session of this number; `calls` must be below 250.
+    /// A request with one trace in which a tool is called `calls` times with the same arguments and the same result, for the agent
+    /// and the session with this number; `calls` must be below 250.
     pub(super) fn looping(&self, number: u64, end: u64, calls: usize) -> ExportTraceServiceRequest {
         let tool = &self.looks.tool;
         let told = tool.attributes.iter().chain(&tool.content);
@@ -346,7 +346,7 @@ pub(super) fn ending_in(place: &str) -> Vec<String> {
         .collect()
 }
 
-/// The names to put into `spans.json`: of two agents a block, and a few tools and models.
+/// The names to fill into `spans.json`: of two agents per block, and a few tools and models.
 fn names(service: &str, random: &mut Random) -> [(&'static str, String); 4] {
     const TOOLS: [&str; 6] =
         ["search_orders", "get_customer", "refund", "track_parcel", "search_docs", "send_email"];

@@ -1,4 +1,4 @@
-//! `agentgauge-bench` at a small size: that everything is sent, scored and reported; figures are not judged.
+//! `agentgauge-bench` at a small size: everything is sent, scored and reported; figures are not judged.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::process::{Command, Output};

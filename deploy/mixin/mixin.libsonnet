@@ -1,9 +1,9 @@
-// The rules and the dashboards of agentgauge as a monitoring mixin: import it and lay `_config` over it.
+// The rules and the dashboards of agentgauge as a monitoring mixin: import it and override `_config`.
 local prometheus = importstr '../prometheus/agentgauge.rules.yml';
 
 {
   _config+:: {
-    // Where people reach the page: what links in alerts begin with.
+    // Where people reach the page: links in alerts begin with it.
     publicUrl: 'http://127.0.0.1:9464',
   },
 

@@ -1,4 +1,4 @@
-//! What answers the requests of a port.
+//! The handler of the requests of a port.
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,16 +9,16 @@ use axum::extract::Request;
 use axum::response::Response;
 use tower::ServiceExt;
 
-/// A function that answers requests. Where data comes in it looks at the path itself: a router and its middleware would take a tenth
-/// of what a request of one span costs.
+/// A function that answers requests. On ports for data it matches the path itself: a router and its middleware would take a tenth
+/// of the cost of a request with one span.
 #[derive(Clone)]
 pub struct Answer(Arc<dyn Fn(Request) -> Answering + Send + Sync>);
 
-/// An answer that is being made.
+/// An answer in the making.
 pub(super) type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 impl Answer {
-    /// Answers requests by `answer`.
+    /// Answers requests with `answer`.
     pub fn by(answer: impl Fn(Request) -> Answering + Send + Sync + 'static) -> Self {
         Self(Arc::new(answer))
     }

@@ -17,10 +17,10 @@ use tokio::time::timeout;
 use super::{Access, Answer, Denied, Hosts, Identity, May, PeerNames};
 use crate::refused::Refused;
 
-/// The paths of health, which are open to anybody, as machines without a token often ask.
+/// The paths of health, which are open to everybody, as machines without a token often request them.
 const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
 
-/// The beginnings of the paths that data is sent to; `needed` knows the others.
+/// The beginnings of the paths that accept data; `needed` knows the others.
 const INGEST_PATHS: [&str; 6] = [
     "/v1/",
     "/opentelemetry.proto.collector.",
@@ -30,16 +30,16 @@ const INGEST_PATHS: [&str; 6] = [
     "/api/v1/deployments",
 ];
 
-/// The most bytes of a denied request's body that are read and thrown away, and the longest time for that.
+/// The most bytes of a denied request's body that are read and discarded, and the longest time for that.
 const MAX_DISCARDED_BYTES: usize = 1 << 20;
 const MAX_DISCARDING: Duration = Duration::from_secs(5);
 
-/// Marks, at paths that are open to anybody, a request of somebody who may read everything.
+/// Marks, at paths that are open to everybody, a request whose sender may read everything.
 #[derive(Clone, Copy, Debug)]
 pub struct Insider;
 
-/// Lets requests in that are for one of `hosts` and whose sender `access` allows; adds its [`Identity`] to their extensions.
-/// Calls `denied` with the reason for each request that is not let in.
+/// Admits requests for one of `hosts` whose sender `access` allows; adds its [`Identity`] to their extensions. Calls `denied` with
+/// the reason for each request that is not admitted.
 pub fn guard(
     answers: Answer,
     hosts: Hosts,
@@ -58,7 +58,7 @@ pub fn guard(
     })
 }
 
-/// What the sender of a request to this path must be allowed to do; `None`: the path is open to anybody.
+/// What the sender of a request to this path must be allowed to do; `None`: the path is open to everybody.
 pub fn needed(path: &str) -> Option<May> {
     if OPEN_PATHS.contains(&path) {
         None
@@ -71,11 +71,11 @@ pub fn needed(path: &str) -> Option<May> {
     }
 }
 
-/// Notes in a request who sent it, if its sender may.
+/// Notes the sender in a request, if the sender is allowed to make it.
 fn enter(access: &Access, request: &mut Request) -> Result<(), Denied> {
     let Some(needed) = needed(request.uri().path()) else {
         let reader = identify(access, May::Read, request);
-        // A tenant does not see what concerns others.
+        // A tenant does not see data about others.
         if reader.is_ok_and(|reader| reader.tenant.is_none()) {
             request.extensions_mut().insert(Insider);
         }
@@ -87,7 +87,7 @@ fn enter(access: &Access, request: &mut Request) -> Result<(), Denied> {
 }
 
 fn identify(access: &Access, needed: May, request: &Request) -> Result<Identity, Denied> {
-    // Where anybody may enter, what a client sends for another server is no reason to refuse it.
+    // If everybody may enter, a token meant for another server is no reason to refuse the request.
     let token = if access.asks_for_tokens() { token(request.headers())? } else { None };
     access.identify(needed, token.as_deref(), request.extensions().get::<PeerNames>())
 }
@@ -123,7 +123,7 @@ fn refuse(denied: Denied, request: Request) -> Response {
     if content_type.starts_with("application/grpc") && head.version >= Version::HTTP_2 {
         return tonic::Status::new(denied.code(), denied.message()).into_http();
     }
-    // HTTP/1 has to end the connection if the body is not read, and then its sender may not see the answer that comes meanwhile.
+    // HTTP/1 has to end the connection if the body is not read, and then its sender may not see the answer that arrives meanwhile.
     if head.version < Version::HTTP_2 && !head.headers.contains_key(EXPECT) {
         tokio::spawn(timeout(MAX_DISCARDING, discard(body)));
     }
@@ -138,7 +138,7 @@ fn refuse(denied: Denied, request: Request) -> Response {
     response
 }
 
-/// Throws away the rest of a body, while its sender is answered.
+/// Discards the rest of a body while its sender is answered.
 async fn discard(mut body: Body) {
     let mut left = MAX_DISCARDED_BYTES;
     while let Some(Ok(frame)) = body.frame().await {
@@ -174,7 +174,7 @@ impl Denied {
         }
     }
 
-    /// The message to the sender; the same for every wrong token, so that nobody learns which tokens exist.
+    /// The message to the sender; the same for every wrong token, so that it does not show which tokens exist.
     fn message(self) -> &'static str {
         match self {
             Self::Unknown => "a token or a client certificate that is known here is needed",

@@ -1,9 +1,9 @@
-//! The host names that a listener answers to, and the sites whose pages may change something.
+//! The host names that a listener answers to, and the sites whose pages may make changes.
 //!
-//! Any site can let its own name resolve to 127.0.0.1 (DNS rebinding): the browser then takes a daemon on loopback for that
-//! site's own server, and lets pages of the site read and write. The browser still sends the site's name as `Host`, so a listener
-//! on loopback answers to its own names alone. A page can also send to any address without reading the answer: its browser names
-//! the site as `Origin`.
+//! Any site can resolve its own name to 127.0.0.1 (DNS rebinding): the browser then takes a daemon on loopback for the site's own
+//! server, and lets the site's pages read and write. The browser still sends the site's name as `Host`, so a listener on loopback
+//! answers only to its own names. A page can also send to any address without reading the answer: its browser names the site as
+//! `Origin`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// The names of a listener on loopback or on another address. On another address any name may be its own unless some are named.
+    /// The names of a listener on loopback or on another address. On another address every name is accepted unless some are named.
     pub fn new(loopback: bool, named: &[String]) -> Self {
         Self { loopback, named: named.into() }
     }
@@ -32,7 +32,7 @@ impl Hosts {
     ///
     /// # Errors
     ///
-    /// Returns which of the two is wrong.
+    /// Returns which of the two checks failed.
     pub(super) fn check(&self, request: &Request) -> Result<(), Denied> {
         let headers = request.headers();
         // HTTP/2 has the host in the address, HTTP/1 may have it in both. Browsers always send it, so a request without one passes.
@@ -62,7 +62,8 @@ impl Hosts {
 
     /// Whether a request for this host is answered.
     fn is_answered(&self, sent: &Authority) -> bool {
-        // The names of a listener that is not on loopback are known only if they are configured. No other site can own an address.
+        // The names of a listener that is not on loopback are known only if they are configured. No other site can own an IP
+        // address.
         let is_any = !self.loopback && self.named.is_empty();
         host(sent).is_some_and(|host| {
             is_any
@@ -77,12 +78,12 @@ impl Hosts {
     }
 }
 
-/// Whether a text names a host and nothing else, as `listen.hosts` has them.
+/// Whether a text is a host name and nothing else, as `listen.hosts` requires.
 pub fn is_host(text: &str) -> bool {
     text.parse::<Authority>().is_ok_and(|authority| authority.host() == text)
 }
 
-/// Whether a host is this machine, which no resolver changes: `localhost`, names below it, and loopback addresses.
+/// Whether a host is this machine, whatever a resolver says: `localhost`, names below it, and loopback addresses.
 fn is_loopback(host: &str) -> bool {
     let name = host.strip_suffix('.').unwrap_or(host);
     let last = name.rsplit('.').next().unwrap_or(name);
@@ -90,7 +91,7 @@ fn is_loopback(host: &str) -> bool {
         || address(name).is_some_and(|address| address.to_canonical().is_loopback())
 }
 
-/// The IP address that a host is, if it is no name.
+/// The IP address in a host; `None` for a name.
 fn address(host: &str) -> Option<IpAddr> {
     let v6 = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     match v6 {
@@ -99,7 +100,7 @@ fn address(host: &str) -> Option<IpAddr> {
     }
 }
 
-/// The host of an address without its port.
+/// The host of an address, without its port.
 fn host(authority: &Authority) -> Option<&str> {
     // An address with a user is refused: no browser sends one.
     (!authority.as_str().contains('@')).then(|| authority.host())

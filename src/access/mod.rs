@@ -1,9 +1,9 @@
-//! Access: who may send requests, what they may do, and the tenant of what they send.
+//! Access: who may send requests, what they may do, and the tenant of their data.
 //!
-//! A connection is plain or TLS, with or without a certificate of the client ([`tls`]); a request names its sender by
-//! that certificate or by a bearer token ([`guard()`]). Both stand for an [`Identity`]: what it may do, and its tenant. The
-//! tenant of a span is that of its sender, never what the span says. Before that, requests that a browser makes for another site
-//! are refused ([`Hosts`]).
+//! A connection is plain or TLS, with or without a client certificate ([`tls`]); a request names its sender by that certificate or
+//! by a bearer token ([`guard()`]). Both stand for an [`Identity`], which says what the sender may do, and its tenant. The tenant
+//! of a span is that of its sender, whatever the span says. Before that, requests that a browser makes for another site are refused
+//! ([`Hosts`]).
 
 mod answer;
 mod guard;
@@ -40,14 +40,14 @@ const MIN_TOKEN_BYTES: usize = 16;
 /// The most bytes of a file with a token.
 const MAX_TOKEN_BYTES: usize = 4096;
 
-/// The identities that are known, and what is open to all.
+/// The known identities, and what is open to everybody.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    // By digest, so that the time that a comparison takes tells nothing about the tokens.
+    // By digest, so that the duration of a comparison reveals nothing about the tokens.
     tokens: BTreeMap<[u8; 32], Identity>,
     certificates: BTreeMap<String, Identity>,
     open: Vec<May>,
-    // No identity is configured: all who reach a listener may do everything,
+    // No identity is configured: everybody who reaches a listener may do everything,
     anybody: bool,
     // but must show a certificate of the clients' authority if this is true.
     certified: bool,
@@ -56,25 +56,25 @@ pub struct Access {
 /// The sender of a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Identity {
-    /// Its name in the configuration; empty for anybody.
+    /// Its name in the configuration; empty for everybody else.
     pub name: Arc<str>,
     /// The tenant of what it sends, and the only one that it sees; `None`: it sends for no tenant and sees all.
     pub tenant: Option<Arc<str>>,
     may: Vec<May>,
-    // Whether it sees what is of all tenants, and so may send something about the agents of one that it names.
+    // Whether it sees all tenants, and so may send reports about the agents of a tenant that it names.
     sees_all: bool,
 }
 
-/// Why a request is not answered.
+/// Why a request is denied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Denied {
-    /// It has neither token nor certificate, or an unknown one.
+    /// It has no token or certificate, or an unknown one.
     Unknown,
     /// Its sender may not do that.
     Forbidden,
     /// It is for a host name that the listener does not answer to.
     Host,
-    /// It comes from a page of another site and could change something.
+    /// It comes from a page of another site and could make changes.
     Origin,
 }
 
@@ -91,14 +91,14 @@ pub enum AccessError {
         /// Why.
         source: io::Error,
     },
-    /// A file does not hold what it should.
+    /// A file has the wrong content.
     #[error("{} (`{key}`) {why}", path.display())]
     File {
         /// The option that names it.
         key: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong, without any of its content.
+        /// What is wrong, without any of the content.
         why: String,
     },
     /// An option needs another one.
@@ -128,11 +128,11 @@ pub enum AccessError {
 }
 
 impl Access {
-    /// Reads the tokens and certificates of the options; `certified` tells whether clients can show certificates.
+    /// Reads the tokens and certificates of the options; `certified` says whether clients can show certificates.
     ///
     /// # Errors
     ///
-    /// Fails if a token is missing, too short or there twice, and if certificates are named that nobody can show.
+    /// Fails if a token is missing, too short or listed twice, and if certificates are named that no client can show.
     pub fn read(options: &AccessOptions, certified: bool) -> Result<Self, AccessError> {
         let (open, anybody) = (options.open.clone(), !options.is_any());
         let mut access = Self { open, anybody, certified, ..Self::default() };
@@ -164,13 +164,13 @@ impl Access {
         Ok(access)
     }
 
-    /// The same access for a listener without TLS, where no certificate can be shown.
+    /// The same access for a listener without TLS, to which no certificate can be shown.
     #[must_use]
     pub fn in_plain_text(self) -> Self {
         Self { certified: false, ..self }
     }
 
-    /// Whether a token can tell who sends.
+    /// Whether a token can identify a sender.
     pub fn asks_for_tokens(&self) -> bool {
         !self.anybody
     }
@@ -179,7 +179,7 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// Fails if the sender is unknown, or may not do that. An unknown token is denied even with a known certificate.
+    /// Fails if the sender is unknown, or not allowed to do that. An unknown token is denied even with a known certificate.
     pub fn identify(
         &self,
         needed: May,
@@ -199,7 +199,7 @@ impl Access {
         };
         match known {
             Some(identity) if identity.may.contains(&needed) => Ok(identity.clone()),
-            // An identity may also do what is open to all, but with its own tenant.
+            // An identity may also do what is open to everybody, but with its own tenant.
             Some(identity) if self.open.contains(&needed) => Ok(identity.clone()),
             Some(_) => Err(Denied::Forbidden),
             None if token.is_none() && self.open.contains(&needed) => {
@@ -209,14 +209,14 @@ impl Access {
         }
     }
 
-    /// Whether reading is open to all, and no tenant has a sender of its own, which others should not speak for.
+    /// Whether reading is open to everybody, and no tenant has its own sender, for which others should not speak.
     fn opens_all_tenants(&self) -> bool {
         let mut identities = self.tokens.values().chain(self.certificates.values());
         self.open.contains(&May::Read) && identities.all(|identity| identity.tenant.is_none())
     }
 }
 
-/// The sender of a request that came through [`guard()`]; without a guard, it is anybody.
+/// The sender of a request that passed [`guard()`]; without a guard, the default identity.
 impl<S: Sync> FromRequestParts<S> for Identity {
     type Rejection = Infallible;
 
@@ -240,7 +240,7 @@ impl Identity {
         Ok(Self { name: name.into(), tenant: tenant.map(Arc::from), may: may.to_vec(), sees_all })
     }
 
-    /// Whether it may name the tenant whose agents something that it sends is about.
+    /// Whether it may name the tenant of the agents that its reports are about.
     pub fn may_name_tenants(&self) -> bool {
         self.sees_all
     }
@@ -250,23 +250,23 @@ impl Identity {
         (&self.tenant, &self.name) == (&other.tenant, &other.name)
     }
 
-    /// The tenant whose things are shown to an identity that asks for those of a tenant, or of all: its own if it has one.
+    /// The tenant to which the view of an identity is limited that asks for one tenant, or for all: its own if it has one.
     pub fn scope(&self, asked: Option<String>) -> Option<String> {
         self.tenant.as_deref().map(str::to_owned).or(asked)
     }
 
-    /// The tenant of one thing that an identity asks for: its own if it has one. The empty one stands for no tenant.
+    /// The tenant of one object that an identity asks for: its own if it has one. The empty name stands for no tenant.
     pub fn instead_of<'a>(&'a self, asked: &'a str) -> &'a str {
         self.tenant.as_deref().unwrap_or(asked)
     }
 
-    /// Whether the identity sees what is of this tenant; the empty one stands for no tenant.
+    /// Whether the identity sees data of this tenant; the empty name stands for no tenant.
     pub fn sees(&self, tenant: &str) -> bool {
         self.tenant.as_deref().is_none_or(|own| own == tenant)
     }
 }
 
-/// Anybody, where nothing says who may do what.
+/// The identity of everybody, when access is not configured.
 impl Default for Identity {
     fn default() -> Self {
         Self { name: Arc::default(), tenant: None, may: Vec::new(), sees_all: true }
@@ -379,7 +379,7 @@ mod tests {
             let options = of(&[token("it", tenant, may)], &[]);
             assert_eq!(names(&options, Some(TOKEN)), Ok(expected), "{tenant:?} {may:?}");
         }
-        // What it sees because that is open to all does not count.
+        // What it sees because that is open to everybody does not count.
         let options = of(&[token("it", None, &[ingest])], &[read]);
         assert_eq!(names(&options, Some(TOKEN)), Ok(false));
 

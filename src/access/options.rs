@@ -66,16 +66,16 @@ pub struct AccessOptions {
     pub open: Vec<May>,
 }
 
-/// A bearer token: where it is, and what for.
+/// A bearer token: its place and its permissions.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenOptions {
     /// Its name in errors and logs.
     pub name: String,
-    /// A file that holds nothing else.
+    /// A file that contains only the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-    /// A variable of the environment that holds it.
+    /// An environment variable that contains the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
     /// The tenant of everything sent with it; without a tenant, the token can read all tenants' data.
@@ -114,7 +114,7 @@ pub enum May {
 }
 
 impl AccessOptions {
-    /// Takes the tokens that are in the environment from there.
+    /// Reads the tokens that are in environment variables.
     pub fn take_from(&mut self, environment: &[(String, String)]) {
         for token in &mut self.tokens {
             let Some(variable) = &token.env else { continue };
@@ -130,7 +130,7 @@ impl AccessOptions {
 }
 
 impl May {
-    /// As the configuration has it.
+    /// Its name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ingest => "ingest",

@@ -1,7 +1,7 @@
 //! TLS of the listeners: rustls, with the certificates of clients if wanted.
 //!
-//! Certificates expire and are replaced while the daemon runs, so their files are read again and again. New certificates
-//! hold for new connections; files that cannot be used are reported, and the certificates in use stay.
+//! Certificates expire and are replaced while the daemon runs, so their files are read repeatedly. New certificates apply to new
+//! connections; unusable files are reported, and the certificates in use stay.
 
 use std::io;
 use std::path::Path;
@@ -33,7 +33,7 @@ const CERT: &str = "tls.cert_file";
 const KEY: &str = "tls.key_file";
 const CLIENT_CA: &str = "tls.client_ca_file";
 
-/// Makes connections secure; clones see the same certificates.
+/// Makes connections secure; clones share the certificates.
 #[derive(Clone, Debug)]
 pub struct Tls {
     config: watch::Receiver<Arc<ServerConfig>>,
@@ -48,8 +48,8 @@ struct Files {
 }
 
 impl Tls {
-    /// Sets up TLS as configured; `None` without a certificate. A task reads the files again until every clone is dropped,
-    /// and calls `reloaded` with `loaded` for files that changed, or `failed` if they cannot be used.
+    /// Sets up TLS as configured; `None` without a certificate. A task rereads the files until every clone is dropped, and calls
+    /// `reloaded` with `loaded` for files that changed, or `failed` if they cannot be used.
     ///
     /// # Errors
     ///
@@ -75,11 +75,12 @@ impl Tls {
         Files::read(options)?.map_or(Ok(()), |files| files.config(options).map(drop))
     }
 
-    /// Makes the handshake with a client; returns the names of its certificate, if it showed one.
+    /// Performs the handshake with a client; returns the names of its certificate, if it showed one.
     ///
     /// # Errors
     ///
-    /// Fails if the client does not speak TLS, or shows no valid certificate where one is required. The client only gets an alert.
+    /// Fails if the client does not speak TLS, or shows no valid certificate where one is required. The client gets nothing but an
+    /// alert.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: S,
@@ -204,7 +205,8 @@ fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     if chain.is_empty() { Err("holds no certificate (PEM)".to_owned()) } else { Ok(chain) }
 }
 
-/// The text for a file that cannot be parsed. The parser's message is not in it, as it can quote the file, which may hold a key.
+/// The text for a file that cannot be parsed. It leaves out the parser's message, which can quote the file, and the file may hold a
+/// key.
 fn unread(what: &str, error: &pem::Error) -> String {
     if matches!(error, pem::Error::NoItemsFound) {
         format!("holds no {what} (PEM)")

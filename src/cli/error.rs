@@ -58,7 +58,7 @@ pub enum CliError {
         "the disk of `store.directory` failed to sync, and nothing was acknowledged after that: check the disk, then start again"
     )]
     Sync,
-    /// A task of the daemon panicked, or a worker of its fleet cannot go on.
+    /// A task of the daemon panicked, or a worker of its cluster cannot continue.
     #[error(
         "a task of the daemon has failed ({task}), and the daemon cannot run without it: restart it; the log has the reason, and if it panicked, please report it"
     )]
@@ -71,7 +71,7 @@ pub enum CliError {
     Stop {
         /// The limit.
         limit: Duration,
-        /// What was left.
+        /// What was not finished.
         left: &'static str,
     },
     /// The runtime does not start.
@@ -109,7 +109,7 @@ pub enum CliError {
     /// Expectations are not met.
     #[error("{failed} of {evaluated} expectations failed")]
     Expectations {
-        /// How many failed so that they must stop a build.
+        /// The number of failures that must stop a build.
         failed: usize,
         /// How many pairs of a query and a trace were evaluated.
         evaluated: usize,
@@ -175,7 +175,7 @@ impl CliError {
         let mut text = self.to_string();
         let mut cause = self.source();
         while let Some(error) = cause {
-            // Some say themselves what caused them.
+            // Some errors include their cause.
             let error_text = error.to_string();
             if !text.contains(&error_text) {
                 let _ = write!(text, ": {error_text}");

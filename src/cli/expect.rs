@@ -19,7 +19,7 @@ pub(super) struct Outcome {
     hard_failures: usize,
     /// Queries that no trace answers.
     unanswered: Vec<String>,
-    /// What the files ask for and is not done.
+    /// What the files ask for and has no effect.
     remarks: Vec<String>,
 }
 

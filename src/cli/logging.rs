@@ -20,7 +20,7 @@ pub(super) fn start(log: &Log) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    // Whoever can connect can make these say as much as they like; where they end a connection, that is counted.
+    // Any client can make these libraries log without limit; connections that they end are counted.
     let of_libraries = if level > LevelFilter::INFO { level } else { LevelFilter::ERROR };
     let libraries = OF_CONNECTIONS.map(|library| (library, of_libraries));
     let wanted = Targets::new().with_default(level).with_targets(libraries);
@@ -33,5 +33,5 @@ pub(super) fn start(log: &Log) {
     };
 }
 
-/// The libraries that read what clients send.
+/// The libraries that read from clients.
 const OF_CONNECTIONS: [&str; 4] = ["h2", "hyper", "hyper_util", "rustls"];

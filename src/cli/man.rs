@@ -37,7 +37,7 @@ The command line or the configuration is wrong.
 impl Man {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
         let mut command = Cli::command();
-        // Fills in what subcommands inherit, such as their full names.
+        // Fills in inherited values of subcommands, such as their full names.
         command.build();
         let page = Page::new(command.clone());
         page.render_title(process.out)
@@ -77,7 +77,7 @@ fn commands(command: &Command, process: &mut Process<'_>) -> std::io::Result<()>
     Ok(())
 }
 
-/// Escapes a line for roff, so that it has no escapes and no request at its start.
+/// Escapes a line for roff, so that nothing in it is an escape or a request.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', r"\e").replace('-', r"\-").replace('\n', " ");
     if text.starts_with(['.', '\'']) { format!(r"\&{text}") } else { text }

@@ -105,7 +105,7 @@ pub fn run(
         Command::Topics(topics) => topics.run(&mut process),
         Command::Demo(demo) => demo.run(&mut process),
     };
-    // If standard error cannot be written, the exit code still tells.
+    // If standard error cannot be written, the exit code still shows the failure.
     match result.and_then(|()| process.out.flush().map_err(CliError::Output)) {
         Ok(()) => 0,
         Err(error) => {
@@ -118,7 +118,7 @@ pub fn run(
 /// The runtime of a daemon.
 fn runtime() -> Result<Runtime, CliError> {
     tokio::runtime::Builder::new_multi_thread()
-        // Said here, as the runtime would read a variable of its own, and panic at what it cannot use.
+        // Set here, as the runtime would read its own variable, and panic on an invalid value.
         .worker_threads(std::thread::available_parallelism().map_or(1, usize::from))
         .enable_all()
         .build()

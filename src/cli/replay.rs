@@ -24,7 +24,7 @@ use crate::ingest::decode::Decoder;
 use crate::ingest::file;
 use crate::reference::gather::Recorded;
 
-/// Sessions in a table, at most.
+/// The most sessions in a table.
 const SHOWN: usize = 20;
 
 /// Scores recorded requests.
@@ -67,7 +67,7 @@ enum Score {
     Consistency,
 }
 
-/// The error that a text is no floor.
+/// The error that a text is not a floor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("write reliability=VALUE or consistency=VALUE, with a value from 0 to 1")]
 pub struct NoFloor;
@@ -140,8 +140,8 @@ impl Replay {
     }
 }
 
-/// Runs all recordings under `paths` through the engine, and keeps what was decoded, if asked to. Files have no arrival times, so no
-/// timer fires before the end of the input.
+/// Runs all recordings under `paths` through the engine, and keeps the decoded data, if asked to. Files have no arrival times, so
+/// no timer fires before the end of the input.
 pub(super) fn replay(
     paths: &[PathBuf],
     mut config: Config,
@@ -317,7 +317,7 @@ fn score(score: Option<f64>) -> String {
     score.map_or_else(|| "-".to_owned(), |score| format!("{score:.4}"))
 }
 
-/// The names of agents; equal names are told apart by their services.
+/// The names of agents; equal names are distinguished by their services.
 fn names(agents: &[AgentView]) -> Vec<String> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     agents.iter().for_each(|agent| *counts.entry(name(&agent.agent)).or_default() += 1);
@@ -333,7 +333,7 @@ fn names(agents: &[AgentView]) -> Vec<String> {
     agents.iter().map(distinct).collect()
 }
 
-/// The agent's name as people would say it: `agent version (environment)`.
+/// The agent's name for people: `agent version (environment)`.
 fn name(agent: &AgentName) -> String {
     let mut text = agent
         .agent_name

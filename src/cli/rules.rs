@@ -7,7 +7,7 @@ use super::{CliError, Process};
 use crate::export::about::LinkOptions;
 use crate::rules::{BurnRates, Objective, Plan, RulesFormat};
 
-/// Who reads the rules.
+/// The reader of the rules.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
     /// A file of rules

@@ -1,4 +1,4 @@
-//! `serve`: the daemon, until SIGTERM, SIGINT, or SIGHUP as its terminal closes.
+//! `serve`: the daemon, until SIGTERM, SIGINT, or SIGHUP when its terminal closes.
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ impl Serve {
         logging::start(&config.log);
         let runtime = super::runtime()?;
         let ran = runtime.block_on(async {
-            // Signals are caught before the daemon says that it is ready, so that none after that is missed.
+            // Signals are caught before the daemon says that it is ready, so that no later signal is missed.
             let mut asked = pin!(Stop::listen().map_err(CliError::Runtime)?.asked());
             let daemon = tokio::select! {
                 daemon = Daemon::start(&config) => daemon?,
@@ -66,17 +66,18 @@ impl Serve {
             }
             None => Ok(()),
         });
-        // What still computes is of nobody: a recovery that breaks off, which is a crash like any other, or a request whose sender was given
-        // up. It ends with the process.
+        // Work that is still running has no recipient: an aborted recovery, which is like a crash, or a request whose sender was
+        // given up. It ends with the process.
         runtime.shutdown_background();
         ended
     }
 }
 
-/// How long a stop may take after `server.drain_timeout`: less than what is usual until a kill.
+/// How long a stop may take beyond `server.drain_timeout`: less than the usual time until a kill.
 const MAX_STOP: Duration = Duration::from_secs(40);
 
-/// Stops the daemon, within a limit: a disk that hangs would hold it up for ever. This thread waits, as those of the runtime may all hang.
+/// Stops the daemon within a limit, as a hanging disk would delay it for ever. This thread waits, as those of the runtime may all
+/// hang.
 fn stop(runtime: &Runtime, daemon: Daemon, limit: Duration) -> Result<(), CliError> {
     let step = daemon.stop_step();
     match within(runtime, daemon.stop(), limit) {
@@ -90,7 +91,7 @@ fn stop(runtime: &Runtime, daemon: Daemon, limit: Duration) -> Result<(), CliErr
     Ok(())
 }
 
-/// Runs a future to its end, if that comes within the limit.
+/// Runs a future to its end, if it ends within the limit.
 fn within(
     runtime: &Runtime,
     run: impl Future<Output = ()> + Send + 'static,
@@ -113,7 +114,7 @@ impl From<Failed> for CliError {
     }
 }
 
-/// The text that tells people where the page is and where to send data.
+/// The text that tells people the addresses of the page and for data.
 fn for_people(bound: &Bound) -> String {
     let otlp = |address: &Option<SocketAddr>| {
         address.map_or_else(|| "off".to_owned(), |address| format!("http://{address}"))
@@ -127,8 +128,8 @@ fn for_people(bound: &Bound) -> String {
     )
 }
 
-/// Raises the limit of open files as far as this process may: each connection is a file, and the limit is often lower than the number of
-/// connections that are allowed.
+/// Raises the limit of open files as far as this process may: each connection is a file, and the limit is often lower than the
+/// permitted number of connections.
 fn take_files() {
     #[cfg(target_os = "linux")]
     {
@@ -139,7 +140,7 @@ fn take_files() {
     }
 }
 
-/// The usual number of the signal for a write beyond the greatest allowed size of a file.
+/// The usual number of the signal for a write beyond the maximal size of a file.
 #[cfg(unix)]
 const SIGXFSZ: i32 = 25;
 
@@ -148,9 +149,9 @@ const SIGXFSZ: i32 = 25;
 pub(super) struct Stop {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
-    // `None` if it is not to end the process.
+    // `None` if it must not end the process.
     hangup: Option<tokio::signal::unix::Signal>,
-    // Held so that a write beyond the process's limit of file sizes fails, and does not end the process.
+    // Held so that a write beyond the process's limit of file sizes fails instead of ending the process.
     _file_size: tokio::signal::unix::Signal,
 }
 
@@ -161,7 +162,7 @@ impl Stop {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            // `nohup` has it ignored, and catching it would undo that.
+            // `nohup` ignores it, and catching it would undo that.
             hangup: (!hangup_is_ignored()).then(|| signal(SignalKind::hangup())).transpose()?,
             _file_size: signal(SignalKind::from_raw(SIGXFSZ))?,
         })
@@ -189,14 +190,14 @@ impl Stop {
     }
 }
 
-/// Whether a terminal could close. Without one SIGHUP comes from somebody who takes it for an order to read the configuration anew.
+/// Whether a terminal could close. Without one, SIGHUP is sent by users who expect it to reload the configuration.
 #[cfg(unix)]
 fn has_terminal() -> bool {
     let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
     stdin.is_terminal() || stdout.is_terminal() || stderr.is_terminal()
 }
 
-/// Whether this process was started with SIGHUP ignored; where that cannot be known, it is taken to be.
+/// Whether this process was started with SIGHUP ignored; true if that cannot be determined.
 #[cfg(unix)]
 fn hangup_is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

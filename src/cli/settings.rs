@@ -1,4 +1,4 @@
-//! Where commands take their configuration from.
+//! The sources of a command's configuration.
 
 use std::path::PathBuf;
 
@@ -65,7 +65,7 @@ impl Flags {
     }
 
     fn values(&self) -> Vec<(&'static str, &'static str, String)> {
-        // A directory is of use only if something is written to it.
+        // A directory is useful only if something is written to it.
         let fsync = self.data_dir.as_ref().map(|_| "fsync".to_owned());
         let durability = self.durability.clone().or(fsync);
         [
@@ -84,7 +84,7 @@ impl Flags {
     }
 }
 
-/// Makes a TOML list of names that are separated by commas; no names are a mistake, such as a variable that is not set.
+/// Makes a TOML list of names that are separated by commas; an empty list is a mistake, such as a variable that is not set.
 fn list(names: &str) -> Result<String, &'static str> {
     let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
     let names: Vec<String> = names.map(|name| serde_json::Value::from(name).to_string()).collect();

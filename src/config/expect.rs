@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::engine::expect::{Baseline, Judgements, Spec, SpecError, Suite};
 use crate::files;
 
-/// What traces are expected to be.
+/// Expectations about traces.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExpectOptions {
@@ -44,12 +44,12 @@ pub enum ExpectError {
 pub struct Expectations {
     /// The specifications with their baselines.
     pub suites: Vec<Suite>,
-    /// What the files ask for and is not done, in plain sentences that begin with the file.
+    /// What the files ask for and has no effect, in plain sentences that begin with the file.
     pub remarks: Vec<String>,
 }
 
-/// Reads specifications and their baselines; the folders of baselines are relative to the specification. `judged` tells whether there
-/// is a judge.
+/// Reads specifications and their baselines; the folders of baselines are relative to the specification. `judged` says whether
+/// there is a judge.
 ///
 /// # Errors
 ///

@@ -6,7 +6,7 @@ use super::range::Check;
 use crate::fleet::Role;
 use crate::store::Durability;
 
-/// Bytes of a prefix, at most, so that there is room for the rest of a topic's name.
+/// The most bytes of a prefix, so that there is room for the rest of a topic's name.
 const MAX_PREFIX_BYTES: usize = 200;
 
 pub(super) fn check(config: &Config, check: &mut Check<'_>) {

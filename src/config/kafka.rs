@@ -1,4 +1,4 @@
-//! Ranges of the options under `kafka`, as far as they can be checked without asking a broker.
+//! Ranges of the options under `kafka`, as far as they can be checked without a broker.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::Config;
 use super::range::Check;
 use crate::ingest::kafka::{KafkaOptions, SaslMechanism};
 
-/// Bytes of the longest topic name that brokers take.
+/// Bytes of the longest topic name that brokers accept.
 const MAX_TOPIC_BYTES: usize = 249;
 
 pub(super) fn check(config: &Config, check: &mut Check<'_>) {
@@ -47,7 +47,7 @@ fn topics(kafka: &KafkaOptions, fleet: bool, check: &mut Check<'_>) {
             }
         }
     }
-    // A gateway may take only requests.
+    // A gateway may accept only requests.
     if seen.is_empty() && !fleet {
         let expected = "topics, here or in `kafka.logs_topics`, as there are brokers".to_owned();
         check.fail("kafka.traces_topics", expected, "empty");

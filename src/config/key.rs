@@ -21,7 +21,7 @@ pub enum KeyError {
     },
 }
 
-/// The key in a file, or else in a variable of the environment; `None` if there is neither.
+/// The key in a file, or else in an environment variable; `None` if there is neither.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Reads file, environment and flags as leaves (key, value, origin), and lays them over the defaults.
+//! Reads file, environment and flags as leaves (key, value, origin), and merges them into the defaults.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,7 +29,7 @@ const FREE: &[&str] = &[
     "tenants.shares",
 ];
 
-/// Options without a default, which the table of defaults does not have.
+/// Options without a default, which the table of defaults lacks.
 const UNSET: &[&str] = &[
     "ars.cost_ceiling_usd",
     "ars.fidelity_of_nothing",
@@ -43,10 +43,10 @@ const UNSET: &[&str] = &[
 /// The least similarity to an unknown key, in `[0,1]`, that a known key needs to be suggested.
 const MIN_SIMILARITY: f64 = 0.8;
 
-/// What a key gains in similarity if a part of the unknown key is its option in full.
+/// The gain in similarity of a key if a part of the unknown key is its whole option.
 const SAME_OPTION: f64 = 1.0;
 
-/// How variables begin that are meant for the daemon.
+/// The prefix of variables that are meant for the daemon.
 const NEAR_PREFIX: &str = "AGENTGAUGE_";
 
 /// One value that was set somewhere.
@@ -76,7 +76,7 @@ pub(super) fn file(path: &Path, text: &str) -> Result<Vec<Leaf>, ConfigError> {
     Ok(leaves)
 }
 
-/// A variable that was to set an option, by its letters, and does not, as its underscores are other ones; and the name that does.
+/// A variable that looks like an option but has the wrong underscores, and so sets nothing; and the name that does.
 pub(super) fn misspelt(environment: &[(String, String)]) -> Option<(String, String)> {
     let letters = |name: &str| name.replace(['_', '.'], "").to_lowercase();
     let known: BTreeMap<String, String> =
@@ -89,8 +89,7 @@ pub(super) fn misspelt(environment: &[(String, String)]) -> Option<(String, Stri
     near.min()
 }
 
-/// The leaves among environment variables. A value is read as TOML where the option is not a
-/// string; `__` stands for the dot.
+/// The leaves among environment variables. A value is read as TOML if the option is not a string; `__` stands for the dot.
 pub(super) fn environment(variables: impl IntoIterator<Item = (String, String)>) -> Vec<Leaf> {
     let mut leaves: Vec<Leaf> = variables
         .into_iter()
@@ -99,7 +98,7 @@ pub(super) fn environment(variables: impl IntoIterator<Item = (String, String)>)
             Some(Leaf { value: read(&key, &text), key, origin: Origin::Environment(name) })
         })
         .collect();
-    // Environment variables are in no order, and which error is reported first should not depend on it.
+    // Environment variables have no order, and the first reported error should not depend on it.
     leaves.sort_by_cached_key(|leaf| (leaf.key.clone(), leaf.origin.to_string()));
     leaves
 }
@@ -109,7 +108,7 @@ pub(super) fn flag(flag: &'static str, key: &str, text: &str) -> Leaf {
     Leaf { key: key.to_owned(), value: read(key, text), origin: Origin::Flag(flag) }
 }
 
-/// Lays the leaves over the defaults, the last one on top.
+/// Merges the leaves into the defaults, the last one on top.
 pub(super) fn lay(leaves: Vec<Leaf>) -> Result<(Config, Origins), ConfigError> {
     let defaults = defaults();
     let known = known_keys(&defaults);
@@ -120,7 +119,7 @@ pub(super) fn lay(leaves: Vec<Leaf>) -> Result<(Config, Origins), ConfigError> {
             let nearest = nearest(&key, &known);
             return Err(ConfigError::UnknownKey { key, origin, nearest });
         }
-        // The leaf alone is laid over the defaults, so that an error is about this leaf.
+        // Only this leaf is merged into the defaults, so that an error is about it.
         let mut alone = defaults.clone();
         set(&mut alone, &key, value.clone());
         if let Err(error) = Config::deserialize_table(alone) {
@@ -145,7 +144,7 @@ pub(super) fn lay(leaves: Vec<Leaf>) -> Result<(Config, Origins), ConfigError> {
     Ok((config, origins))
 }
 
-/// What serde says of a value, in the words of TOML.
+/// A message of serde about a value, in the words of TOML.
 fn in_plain_words(message: &str) -> String {
     let words = [
         ("expected a string", "expected a text in quotes (a duration is one, like \"10s\")"),
@@ -212,7 +211,7 @@ fn read(key: &str, text: &str) -> Value {
     if matches!(get(&defaults(), key), Some(Value::String(_))) {
         return string();
     }
-    // What is not TOML stays a string; if the option takes no string, the error names the key.
+    // A text that is not TOML stays a string; if the option takes no string, the error names the key.
     format!("value = {text}")
         .parse::<Table>()
         .ok()

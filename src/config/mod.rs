@@ -1,5 +1,5 @@
-//! Everything that can be set, read once at the start: a TOML file, over it the environment,
-//! over that the flags. `config/agentgauge.toml` lists every option with its default.
+//! All options, read once at the start: a TOML file, overridden by the environment, overridden by the flags.
+//! `config/agentgauge.toml` lists every option with its default.
 
 pub mod expect;
 mod fleet;
@@ -53,7 +53,7 @@ use crate::webhook::WebhookOptions;
 pub struct Config {
     /// Where to listen.
     pub listen: Listen,
-    /// What the daemon says of itself on standard error.
+    /// The log of the daemon on standard error.
     pub log: Log,
     /// Limits that hold before a request is decoded.
     pub ingest: IngestLimits,
@@ -61,9 +61,9 @@ pub struct Config {
     pub server: ServerOptions,
     /// TLS of the listeners.
     pub tls: TlsOptions,
-    /// Who may do what.
+    /// Access of clients.
     pub access: AccessOptions,
-    /// What each tenant gets of the bounds that all share.
+    /// The shares of tenants in common bounds.
     pub tenants: TenantOptions,
     /// The Kafka source.
     pub kafka: KafkaOptions,
@@ -75,25 +75,25 @@ pub struct Config {
     pub assemble: AssembleOptions,
     /// Tool loops.
     pub loops: LoopOptions,
-    /// What traces and sessions must not go over.
+    /// The limits of traces and sessions.
     pub limits: LimitOptions,
-    /// What model calls cost where their spans do not say.
+    /// The prices of model calls whose spans have no cost.
     pub cost: CostOptions,
     /// How sessions are scored.
     pub session: SessionOptions,
-    /// How agents are summed up.
+    /// How agents are summarised.
     pub agents: AgentOptions,
     /// Scores over runs of tasks.
     pub tasks: TaskOptions,
     /// The agent reliability score.
     pub ars: ArsOptions,
-    /// Versions compared.
+    /// The comparison of versions.
     pub drift: DriftOptions,
     /// Drops.
     pub drop: DropOptions,
-    /// What traces are expected to be.
+    /// Expectations about traces.
     pub expect: ExpectOptions,
-    /// What a language model is asked.
+    /// The judge: a language model.
     pub judge: JudgeOptions,
     /// Embeddings.
     pub embed: EmbedOptions,
@@ -101,21 +101,21 @@ pub struct Config {
     pub scores_out: ScoresOutOptions,
     /// Where the daemon's own telemetry goes.
     pub telemetry: TelemetryOptions,
-    /// What is exported.
+    /// The exported metrics.
     pub metrics: Metrics,
     /// The query API.
     pub api: ApiOptions,
-    /// Where people find what is said of agents.
+    /// Links to pages for people.
     pub links: LinkOptions,
-    /// Where sessions that run away are reported.
+    /// The endpoint for sessions that run away.
     pub webhook: WebhookOptions,
-    /// What outlives the process.
+    /// The durable store.
     pub store: StoreOptions,
-    /// Its part in work that several instances share.
+    /// The part in a cluster.
     pub fleet: FleetOptions,
 }
 
-/// What is exported.
+/// The exported metrics.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Metrics {
@@ -140,7 +140,7 @@ crate::engine::options! {
 }
 
 impl Listen {
-    /// The addresses at which telemetry is taken, each with its option.
+    /// The addresses at which telemetry is accepted, each with its option.
     pub fn telemetry(&self) -> [(&'static str, &str); 2] {
         [("listen.otlp_http", &self.otlp_http), ("listen.otlp_grpc", &self.otlp_grpc)]
     }
@@ -162,7 +162,7 @@ crate::engine::options! {
 pub struct Log {
     /// The least severe events that are written.
     pub level: LogLevel,
-    /// How they are written.
+    /// The form of the log lines.
     pub format: LogFormat,
 }
 
@@ -170,9 +170,9 @@ pub struct Log {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogLevel {
-    /// Only what needs a person.
+    /// Only events that need a person.
     Error,
-    /// Also what may need one soon.
+    /// Also events that may need one soon.
     Warn,
     /// Also the normal course: starts, stops, reloads.
     #[default]
@@ -190,7 +190,7 @@ pub enum LogFormat {
     /// For people.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -223,7 +223,7 @@ pub enum ConfigError {
         /// Why.
         source: io::Error,
     },
-    /// The file is no TOML.
+    /// The file is not TOML.
     #[error("{origin}: {message}")]
     Syntax {
         /// Where.
@@ -231,7 +231,7 @@ pub enum ConfigError {
         /// What the parser expected.
         message: String,
     },
-    /// A variable that would set an option is no text.
+    /// A variable that would set an option is not valid text.
     #[error("the value of the environment variable {name} is not UTF-8")]
     Variable {
         /// The variable.
@@ -327,11 +327,11 @@ impl Config {
         Ok(config)
     }
 
-    /// The variables of an environment that are text.
+    /// The environment variables that are valid text.
     ///
     /// # Errors
     ///
-    /// Fails on a variable that would set an option and is no text.
+    /// Fails on a variable that would set an option and is not valid text.
     pub fn environment(
         variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Vec<(String, String)>, ConfigError> {
@@ -346,7 +346,7 @@ impl Config {
         variables.into_iter().filter_map(text).collect()
     }
 
-    /// How many tenants may send data, as far as the configuration tells: senders without a tenant count as one.
+    /// How many tenants may send data, as far as the configuration shows: senders without a tenant count as one.
     pub fn known_tenants(&self) -> usize {
         let AccessOptions { tokens, certificates, open, .. } = &self.access;
         let tokens = tokens.iter().map(|token| (&token.tenant, &token.may));
@@ -364,7 +364,7 @@ impl Config {
         (known.len() + unknown).max(1)
     }
 
-    /// What the page has to know; `otlp_http` is the address at which OTLP over HTTP is taken.
+    /// The facts for the page; `otlp_http` is the address at which OTLP over HTTP is accepted.
     pub fn about(&self, otlp_http: Option<String>) -> AboutView {
         AboutView {
             version: env!("CARGO_PKG_VERSION"),
@@ -414,7 +414,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A text without the middle, if it is long: a value that was pasted by mistake would hide what is wrong with it.
+/// A text without its middle, if it is long: a value that was pasted by mistake would hide what is wrong with it.
 fn brief(text: &str) -> Cow<'_, str> {
     if text.len() <= MAX_SHOWN {
         return text.into();
@@ -434,5 +434,5 @@ const MAX_SHOWN: usize = 600;
 /// The prefix of environment variables that set options.
 const PREFIX: &str = "AGENTGAUGE__";
 
-/// How many tenants are made room for where the header of a Kafka record may name any.
+/// How many tenants get room if the header of a Kafka record may name any.
 const UNKNOWN: usize = 3;

@@ -1,4 +1,4 @@
-//! Ranges that options must keep, each with its key.
+//! Ranges of options, each with its key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,7 +30,7 @@ const MAX_WINDOWS: usize = 8;
 /// Panes of a window; a pane must last whole seconds.
 const PANES: u64 = 60;
 
-/// The most bytes that a record in the log has beside its request.
+/// The most bytes of a record in the log besides its request.
 const RECORD_BYTES: u64 = 1 << 20;
 
 pub(super) struct Check<'o> {
@@ -66,7 +66,7 @@ impl Check<'_> {
         options::within(key, was, range, &mut |key, expected, was| self.fail(key, expected, was));
     }
 
-    /// Checks the numbers of a table, each of which is under a name.
+    /// Checks the numbers of a table, each under a name.
     fn each<N: fmt::Display>(&mut self, key: &'static str, table: &BTreeMap<N, f64>, most: f64) {
         for (name, was) in table.iter().filter(|(_, was)| !(0.0..=most).contains(*was)) {
             self.fail(key, format!("from 0 to {most}"), format!("{was} for `{name}`"));
@@ -96,7 +96,7 @@ impl Check<'_> {
 /// Checks the ranges that options declare.
 #[rustfmt::skip] // Lists of names.
 fn declared(config: &Config, check: &mut Check<'_>) {
-    // Whoever adds a section is asked for it here.
+    // A new section has to be added here.
     let Config {
         access: _, agents, api, ars, assemble, convention, cost, drift, drop, embed, engine,
         expect: _, fleet, ingest, judge, kafka, limits: _, links, listen, log: _, loops, metrics: _,
@@ -137,7 +137,7 @@ fn shell(config: &Config, check: &mut Check<'_>) {
     }
 }
 
-/// Whether only one of two listeners could have its address: the port is the same, and so is the host, or one of them is every host.
+/// Whether two listeners cannot both have their addresses: the port is the same, and so is the host, or one of them is every host.
 fn is_same_place(one: &str, other: &str) -> bool {
     let (Some((host, port)), Some((other_host, other_port))) =
         (one.rsplit_once(':'), other.rsplit_once(':'))
@@ -318,7 +318,7 @@ fn links(config: &Config, check: &mut Check<'_>) {
     }
 }
 
-/// Checks the addresses of the endpoints that are used, none of which is repeated, as it may have a password in it.
+/// Checks the addresses of the endpoints that are used; errors repeat none of them, as an address may contain a password.
 fn endpoints(config: &Config, check: &mut Check<'_>) {
     let Config { judge, embed, webhook, scores_out, telemetry, .. } = config;
     // A judge needs an address, the others are off without one.

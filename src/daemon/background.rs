@@ -32,7 +32,7 @@ pub(super) fn begin(board: &Arc<Board>, step: Duration, clock: Clock, vital: &Vi
     vital.spawn("memory", give_back(Arc::downgrade(board)));
 }
 
-/// Checks regularly for steps of the wall clock, as there may be no requests that would do so, as long as the board exists.
+/// Checks regularly for steps of the wall clock, as there may be no requests that would notice them, as long as the board exists.
 async fn watch(board: Weak<Board>, clock: Clock) {
     while board.strong_count() > 0 {
         clock.watch();

@@ -1,6 +1,6 @@
 //! Finds what a start would refuse in a configuration, without starting: `check` and `serve` both use it, so they refuse the same.
 //!
-//! It does not check what depends on the state of the machine: whether an address is free, whether another process has the store.
+//! It does not check the state of the machine: whether an address is free, whether another process uses the store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::health::Health;
 use crate::store::{self, Durability};
 use crate::telemetry::Telemetry;
 
-/// Reads every file and makes every client that a configuration names, as a start does; returns the expectations of traces, with remarks
-/// on all that is asked for and not done.
+/// Reads every file and makes every client that a configuration names, as a start does; returns the expectations of traces, with
+/// remarks on what is configured and has no effect.
 ///
 /// # Errors
 ///
@@ -28,7 +28,7 @@ pub fn check(config: &Config) -> Result<Expectations, StartError> {
     let mut expected = expect::read(&config.expect.files, config.judge.is_on())?;
     Tls::check(&config.tls)?;
     Access::read(&config.access, config.tls.client_ca_file.is_some())?;
-    // These metrics are thrown away.
+    // These metrics are discarded.
     let clock = Clock::system();
     let health = Health::new(clock.wall())?;
     let board = Arc::new(Board::new(config.api));
@@ -46,7 +46,8 @@ pub fn check(config: &Config) -> Result<Expectations, StartError> {
     Ok(expected)
 }
 
-/// The endpoints of models that are asked over TLS without a key, though a variable was to hold one. An empty `api_key_env` says that there is none.
+/// The endpoints of models that are called over TLS without a key, although a variable was to hold one. An empty `api_key_env` says
+/// that there is none.
 fn keyless(config: &Config) -> Result<Vec<String>, KeyError> {
     let (judge, embed) = (&config.judge, &config.embed);
     let endpoints = [

@@ -1,5 +1,5 @@
-//! Clients of other services: the judge, the embedding model, a collector. Each is there only if it is configured, each has a
-//! bounded queue that nobody waits for, and all of them stop as listeners do.
+//! Clients of other services: the judge, the embedding model, a collector. Each exists only if it is configured, each has a bounded
+//! queue that nothing waits for, and all of them stop as listeners do.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::judge::{Handle, Judge, JudgeError, JudgeParts};
 use crate::outbound::redact::Redactor;
 use crate::vital::Vital;
 
-/// The clients that are configured.
+/// The configured clients.
 pub(super) struct Clients {
     judge: Option<Judge>,
     embedder: Option<Embedder>,
@@ -32,7 +32,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Sets up the clients and the handles by which the stages reach them; `paid` is what earlier processes have spent on the judge.
+    /// Sets up the clients and the handles by which the stages reach them; `paid` is the judge's spending in earlier processes.
     pub(super) fn new(
         config: &Config,
         clock: &Clock,
@@ -101,7 +101,7 @@ fn embedder(
         return Ok(None);
     }
     let key = key::read("embed.api_key_file", &options.api_key_file, &options.api_key_env)?;
-    // Texts that must not be sent to a judge must not be sent to anybody.
+    // Texts that must not be sent to a judge must not be sent anywhere.
     let judge = &config.judge;
     let redactor =
         Redactor::new(&judge.redact_keys, &judge.redact_patterns).map_err(JudgeError::from)?;
@@ -111,7 +111,7 @@ fn embedder(
     Ok(Some((Embedder::new(options, key, redactor, clock.clone(), inbox)?, handle)))
 }
 
-/// The sender of scores and the channel that it takes them from, if an endpoint is configured.
+/// The sender of scores and the channel that feeds it, if an endpoint is configured.
 fn scores_out(
     config: &Config,
     health: &Health,
@@ -125,7 +125,7 @@ fn scores_out(
     Ok(Some(ScoresOut::new(options, key.as_ref(), health.registry())?))
 }
 
-/// The sender of what `/metrics` shows, if an endpoint and an interval are configured.
+/// The sender of the content of `/metrics`, if an endpoint and an interval are configured.
 fn metrics_out(
     config: &Config,
     clock: &Clock,

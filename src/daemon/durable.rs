@@ -38,13 +38,13 @@ use crate::store::{
 };
 use crate::webhook::SavedPace;
 
-/// When a sender whose request could not be made durable should come back.
+/// When a sender should retry whose request could not be made durable.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How long timers wait for their time to be in the log.
+/// How long timers wait until their time is in the log.
 const TIMERS_WAIT: Duration = Duration::from_secs(1);
 
-/// Records that are read and decoded ahead of the replay, at most.
+/// The most records that are read and decoded ahead of the replay.
 const AHEAD: usize = 16;
 
 /// Bytes of the buffer into which a section is inflated.
@@ -56,7 +56,8 @@ pub(super) const CLOCK: &str = "clock";
 /// The name of the section that holds the pace of the webhook.
 pub(super) const PACE: &str = "webhook";
 
-/// The step of a replay: timers that are due within it run together, and the log has the times at which timers ran to within it.
+/// The step of a replay: timers that are due within one step run together, and the log has the times at which timers ran with this
+/// precision.
 const STEP: Duration = Duration::from_millis(100);
 
 /// The log, as the router uses it. Cheap to clone.
@@ -66,13 +67,13 @@ pub(super) struct Durable {
     // Spans and log records that were appended since the start or replayed at it.
     items: Arc<AtomicU64>,
     clock: Clock,
-    // The shift of wall time that the log holds.
+    // The shift of wall time that is in the log.
     shift: Arc<Mutex<WallShift>>,
-    // The last time that the log holds.
+    // The last time that is in the log.
     noted: Arc<AtomicU64>,
-    // Held by who notes a time.
+    // Held while a time is noted.
     noting: Arc<Mutex<()>>,
-    // The lock on the directory, held as long as anybody can write.
+    // The lock on the directory, held as long as anything can write.
     _lock: Arc<Lock>,
 }
 
@@ -88,7 +89,7 @@ pub(super) struct Recovered {
 }
 
 impl Durable {
-    /// Appends a record, and returns when it is as safe as the configuration asks for.
+    /// Appends a record, and returns when it is as safe as configured.
     pub(super) async fn append(&self, record: Record, items: usize) -> Result<Ticket, Overloaded> {
         self.note_shift(record.arrival).await?;
         let arrival = record.arrival;
@@ -100,7 +101,7 @@ impl Durable {
         appended.map_err(overloaded)
     }
 
-    /// If the wall clock was set, writes the new shift to the log, before the records whose stamps it moves.
+    /// If the wall clock was set, writes the new shift to the log, before the records whose timestamps it moves.
     async fn note_shift(&self, now: Timestamp) -> Result<(), Overloaded> {
         let shift = self.clock.shift();
         let mut told = self.shift.lock().await;
@@ -114,7 +115,7 @@ impl Durable {
         Ok(())
     }
 
-    /// Notes in the log that timers run which are due by `now`, before they do, if no record says so: what they count is not counted
+    /// If no record has noted it, notes in the log that timers due by `now` run, before they run: what they count is not counted
     /// again after a crash. If the disk takes too long, they do not wait for it.
     pub(super) async fn note_time(&self, now: Timestamp) {
         let is_noted = || Timestamp(self.noted.load(Ordering::Relaxed)).after(STEP) > now;
@@ -122,7 +123,7 @@ impl Durable {
             return;
         }
         let noting = async {
-            // One record will do for all shards, which go on together.
+            // One record is enough for all shards, which advance together.
             let _turn = self.noting.lock().await;
             if !is_noted() {
                 let (committer, shift) = (self.committer.clone(), self.clock.shift());
@@ -161,7 +162,7 @@ pub(super) struct SavedClock {
     pub(super) shift: WallShift,
 }
 
-/// The answers of a judge or an embedding model, as the log holds them: they were paid for.
+/// The answers of a judge or an embedding model in the log: they were paid for.
 #[derive(Debug, Deserialize)]
 pub(super) struct Answers {
     replies: Vec<JudgeReply>,
@@ -199,7 +200,7 @@ impl Recovered {
     ///
     /// # Errors
     ///
-    /// Fails if the system has no thread that writes.
+    /// Fails if the system has no thread for writing.
     pub(super) fn start(self, config: &Config) -> Result<(Durable, Snapshots), StoreError> {
         let Self { lock, opened, metrics, items, clock, shift, .. } = self;
         let items = Arc::new(AtomicU64::new(items));
@@ -235,7 +236,7 @@ impl Recovered {
     }
 }
 
-/// A state as a section; `None` if it cannot be serialised, which is an error of the code.
+/// A state as a section; `None` if it cannot be serialised, which is a bug.
 pub(super) fn section<S: Serialize>(name: String, state: &S) -> Option<Section> {
     let written = saved::write(state).map_err(io::Error::other);
     match written.and_then(|bytes| zstd::encode_all(bytes.as_slice(), 1)) {
@@ -266,7 +267,7 @@ fn read_into<T>(
     saved::read_with(&mut from, take).map_err(|error| fail(error.to_string()))
 }
 
-/// Restores the stages from a snapshot, with the snapshot's number of shards: no result depends on it.
+/// Restores the stages from a snapshot, with the snapshot's number of shards, on which no result depends.
 fn restore(
     options: &EngineOptions,
     shards: u32,
@@ -287,7 +288,7 @@ fn restore(
     pipeline.learned().restore(read(snapshot, "learned")?);
     let (resolve, assemble, sessions, agents) = pipeline.lasting();
     resolve.restore(read(snapshot, "resolve")?);
-    // This takes most of the time of a start, so shards are restored in parallel.
+    // This is most of the time of a start, so shards are restored in parallel.
     thread::scope(|scope| {
         let shards = assemble.iter_mut().zip(sessions).enumerate();
         let shards = shards.map(|(shard, (assemble, sessions))| {
@@ -306,7 +307,7 @@ fn restore(
     Ok(pipeline)
 }
 
-/// Recovers the stages from the store; they are empty where there is none.
+/// Recovers the stages from the store; they are empty without one.
 ///
 /// # Errors
 ///
@@ -317,7 +318,7 @@ pub(super) fn recover(
     clock: &Clock,
     registry: &crate::registry::Registry,
 ) -> Result<(Stages, Option<Recovered>), StartError> {
-    // The replay uses the options of the run, so that the stages know what the judge was asked; nobody is asked meanwhile.
+    // The replay uses the options of the run, so that the stages know what the judge was asked; it is not called meanwhile.
     let options = EngineOptions {
         judging: config.judge.rules(),
         embedding: config.embed.wanted(),
@@ -365,7 +366,7 @@ pub(super) fn recover_from(
     pipeline.leave_board();
     let (replayed, items) = replay(config, &mut last, &opened, &mut pipeline)?;
     clock.resume(last.now, last.shift);
-    // Timers that the process before has run have counted.
+    // Timers that the previous process has run are already counted.
     pipeline.advance_in_steps(last.now.after(STEP).min(clock.now()), STEP);
     pipeline.shift_to(clock.shift());
     let stages = pipeline.into_stages(clock.now());
@@ -397,12 +398,12 @@ pub(super) fn recover_from(
     Ok((stages, Recovered { lock, opened, metrics, items, clock, shift, pace }))
 }
 
-/// Stages that hold nothing.
+/// Empty stages.
 fn fresh(config: &Config, options: &EngineOptions) -> Pipeline {
     Pipeline::routed(options, Route::new(config.engine.shards, seed()))
 }
 
-/// The session stores of all shards, which take the sessions that are evicted.
+/// The session stores of all shards, which hold evicted sessions.
 fn session_stores(
     config: &Config,
     opened: &Opened,
@@ -428,7 +429,7 @@ enum Read {
     Refused,
 }
 
-/// Feeds the log to the stages, each record at the time at which it arrived, and moves `clock` to the last of them; returns the number
+/// Feeds the log to the stages, each record at the time of its arrival, and moves `clock` to the last of them; returns the number
 /// of records, and of the spans and log records in them. Another thread reads ahead.
 fn replay(
     config: &Config,
@@ -436,7 +437,7 @@ fn replay(
     opened: &Opened,
     pipeline: &mut Pipeline,
 ) -> Result<(u64, u64), StoreError> {
-    // What was acknowledged stays so, though a limit was lowered since.
+    // What was acknowledged stays acknowledged, even if a limit was lowered since.
     let limits = IngestLimits {
         max_request_bytes: usize::MAX,
         max_request_items: usize::MAX,
@@ -459,7 +460,7 @@ fn replay(
         for record in records {
             let (arrival, read) = record?;
             clock.now = clock.now.max(arrival);
-            // A record that only tells the time is none that anybody sent.
+            // A record that only holds the time was not sent by a client.
             replayed += u64::from(!matches!(read, Read::Shift(_)));
             pipeline.advance_in_steps(arrival, STEP);
             match read {

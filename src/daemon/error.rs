@@ -26,7 +26,7 @@ pub enum StartError {
         address: String,
         /// The option that sets it.
         key: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A file of expectations cannot be read.
@@ -76,7 +76,7 @@ pub enum StartError {
     History {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The Prometheus that is asked about alerts cannot be used.
@@ -87,7 +87,7 @@ pub enum StartError {
     Recovery(String),
 }
 
-/// Why a daemon has to be started again.
+/// Why a daemon has to be restarted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Failed {
     /// A sync of the log failed.
@@ -96,7 +96,7 @@ pub enum Failed {
     Task(&'static str),
 }
 
-/// What may help where an address cannot be listened on.
+/// What may help if an address cannot be listened on.
 fn hint(kind: io::ErrorKind) -> &'static str {
     let hints = [
         (io::ErrorKind::AddrInUse, "; is another process using it? port 0 takes a free one"),

@@ -13,7 +13,8 @@ use crate::registry::OwnFamilies;
 use crate::store::Budget;
 use crate::{embed, telemetry, webhook};
 
-/// All families of the daemon's own metrics. Whatever registers any is called here; a test scrapes daemons and looks for what is not.
+/// All families of the daemon's own metrics. Every function that registers some is called here; a test scrapes daemons to find
+/// missing ones.
 ///
 /// # Errors
 ///

@@ -25,7 +25,7 @@ use crate::health::Health;
 use crate::ingest::kafka::{SourceMetrics, WithoutMetrics};
 use crate::ingest::{grpc, http};
 
-/// The options of the stages, with what the judge and the embedder want.
+/// The options of the stages, with what the judge and the embedder need.
 fn engine_options(config: &Config, expected: Arc<[Suite]>) -> EngineOptions {
     EngineOptions {
         judging: config.judge.rules(),
@@ -34,7 +34,7 @@ fn engine_options(config: &Config, expected: Arc<[Suite]>) -> EngineOptions {
     }
 }
 
-/// Starts the parts that this instance's roles ask for.
+/// Starts the parts for this instance's roles.
 pub(super) async fn start(
     clock: Clock,
     health: Arc<Health>,
@@ -58,7 +58,7 @@ pub(super) async fn start(
     let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
     let telling_all = webhook.map(|webhook| webhook.run(ended(stopping.clone())));
     let tasks = telling_all.map(|run| health.vital.spawn("the webhook", run)).into_iter().collect();
-    // What earlier processes spent on the judge is not known here: the budget is this instance's, from its start on.
+    // The spending of earlier processes on the judge is not known here: the budget is this instance's, from its start on.
     let (clients, judge, embedder) = Clients::new(config, &clock, &health, Vec::new(), &board)?;
     let (working, halting) = watch::channel(false);
     let share = InstanceParts {
@@ -110,7 +110,8 @@ pub(super) async fn start(
     Ok(Daemon { bound, board, work, health, shutdown, stop_step, sources, tasks })
 }
 
-/// The gateway, which only shows whether it is ready if this instance listens: otherwise it is there for answers of the judge and embeddings.
+/// The gateway, which only shows whether it is ready if this instance listens: otherwise it exists for the answers of the judge and
+/// embeddings.
 fn gateway(config: &Config, workers: &Workers) -> Result<Gateway, FleetError> {
     let Config { kafka, fleet, .. } = config;
     let watch: Arc<dyn SourceMetrics> =

@@ -17,10 +17,10 @@ use crate::ingest::kafka::{KafkaOptions, Source, SourceMetrics};
 use crate::ingest::{Receiver, Sink};
 use crate::registry::{Registry, metrics};
 
-/// The name of the source, if it panics.
+/// The name of the source, for a report of its panic.
 const NAME: &str = "the Kafka source";
 
-/// How long the source may take to end: it waits for the records in flight, then for the brokers to take its offsets.
+/// How long the source may take to end: it waits for the records in flight, then for the brokers to accept its offsets.
 const GRACE: Duration = Duration::from_secs(10);
 
 metrics! {
@@ -44,7 +44,7 @@ metrics! {
 /// The metrics of the source.
 pub(super) struct Gauges {
     families: Families,
-    /// The partitions whose lag is shown.
+    /// The partitions whose lag is exported.
     known: Mutex<Vec<(String, i32)>>,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn start<S: Sink>(
     let source = Source::new(options, receiver, gauges, Handle::current(), stopping.clone())?;
     let status = source.status().clone();
     let (running, ended) = oneshot::channel();
-    // A thread of its own: the runtime would wait for ever for one of its threads.
+    // In its own thread: the runtime would wait for one of its threads for ever.
     let name = thread::Builder::new().name("kafka".to_owned());
     let alarm = health.vital.alarm(NAME);
     name.spawn(move || {
@@ -93,7 +93,7 @@ impl Gauges {
         Ok(Self { families: Families::new(registry)?, known: Mutex::default() })
     }
 
-    /// Shows counters of these topics from zero on, as an alert sees no rise from a series that was not there.
+    /// Exports counters of these topics from zero on, as an alert sees no rise in a series that did not exist.
     fn begin<'t>(&self, topics: impl Iterator<Item = &'t String>) {
         for topic in topics {
             self.families.applied.with_label_values(&[topic]);
@@ -138,7 +138,7 @@ impl SourceMetrics for Gauges {
     fn lags(&self, lags: &BTreeMap<(String, i32), i64>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for key in known.iter().filter(|key| !lags.contains_key(key)) {
-            // An error means that the partition was not shown.
+            // An error means that the partition was not exported.
             let _ = self.families.lag.remove_label_values(&[&key.0, &key.1.to_string()]);
         }
         for ((topic, partition), lag) in lags {

@@ -1,4 +1,4 @@
-//! The daemon: wiring only. The one place that names every stage.
+//! The daemon: wiring only. It is the one place that names every stage.
 
 mod background;
 mod check;
@@ -82,7 +82,7 @@ pub struct Daemon {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// Where the stages are.
+/// Where the stages run.
 enum Work {
     /// All of them in this process.
     Local(LocalStages),
@@ -106,7 +106,7 @@ struct Listeners {
     http: TcpListener,
 }
 
-/// The addresses that a daemon listens on, as the line of JSON at its start has them.
+/// The addresses that a daemon listens on, as in the line of JSON at its start.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Bound {
     /// OTLP/gRPC; none without the role `gateway`.
@@ -119,7 +119,7 @@ pub struct Bound {
     pub http: SocketAddr,
 }
 
-/// The router to the stages, their tasks, and the last epoch of which all is on the board.
+/// The router to the stages, their tasks, and the last epoch whose updates are all on the board.
 type Running = (Router, Vec<JoinHandle<()>>, watch::Receiver<u64>);
 
 /// A readiness check of one part: fails with the reason while the part is not ready.
@@ -135,7 +135,7 @@ impl Daemon {
         Self::start_by(Clock::system(), config).await
     }
 
-    /// Binds all addresses, then starts all tasks, by this clock.
+    /// Binds all addresses, then starts all tasks, with this clock.
     async fn start_by(clock: Clock, config: &Config) -> Result<Self, StartError> {
         let expected = check(config)?;
         expected.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
@@ -174,7 +174,8 @@ impl Daemon {
         let receiver = receiver(config, late_router.clone(), &clock, &health);
         let open = opener(security, config, &health, &stopping);
 
-        // This listener serves during recovery, to say that the daemon is not ready. On an error `shutdown` is dropped, which ends it.
+        // This listener serves during recovery, to say that the daemon is not ready. On an error `shutdown` is dropped, which ends
+        // it.
         let query = SessionQuery::default();
         let mut exporter = exporter(config, &board, &query, &clock, &health)?;
         exporter.stopping = stopping.clone();
@@ -201,7 +202,7 @@ impl Daemon {
             health: health.clone(),
             webhook: telling,
             durable: durable.clone(),
-            // What waits at barriers may take as much as the requests that it came with did.
+            // Messages that wait at barriers may take as much memory as the requests that they came from.
             barrier_room: Arc::new(BarrierRoom::new(config.ingest.max_decoded_bytes)),
             saving,
             judge,
@@ -223,7 +224,7 @@ impl Daemon {
         let kafka = source(config, &receiver, &health, &stopping)?;
         let (reading, checks): (Vec<_>, Vec<_>) = kafka.into_iter().unzip();
         sources.extend(reading);
-        // Clients stop as listeners do: they begin nothing new, and what is under way is applied before the last flush.
+        // Clients stop as listeners do: they begin nothing new, and work in progress is applied before the last flush.
         sources.extend(clients.start(&router, &health.vital, &stopping));
         query.open(&router, checks.into_iter().chain(stored).collect(), lost_records);
         let (otlp_grpc, otlp_http) =
@@ -235,8 +236,8 @@ impl Daemon {
         Ok(Self { bound, board, work, health, shutdown, stop_step, sources, tasks })
     }
 
-    /// Returns when the daemon has to be started again: a sync of the log has failed, so that it can make nothing durable any more, or a
-    /// task without which it is half dead has panicked, or a worker of its fleet cannot go on.
+    /// Returns when the daemon has to be restarted: a sync of the log has failed, so that nothing more can be made durable, or an
+    /// essential task has panicked, or a worker of its cluster cannot continue.
     pub async fn failed(&self) -> Failed {
         tokio::select! {
             () = self.sync_failed() => Failed::Sync,
@@ -244,7 +245,7 @@ impl Daemon {
         }
     }
 
-    /// What a stop does at present, for the message if it takes too long.
+    /// The current step of a stop, for the message if it takes too long.
     pub fn stop_step(&self) -> watch::Receiver<&'static str> {
         self.stop_step.subscribe()
     }
@@ -271,9 +272,9 @@ impl Daemon {
         &self.board
     }
 
-    /// Waits until everything that was acknowledged before is on the board, where all stages are in this process.
+    /// Waits until everything that was acknowledged before is on the board, if all stages are in this process.
     ///
-    /// Sends a barrier through every channel; returns early if the tasks have gone.
+    /// Sends a barrier through every channel; returns early if the tasks have ended.
     pub async fn flush(&self) {
         match &self.work {
             Work::Local(stages) => stages.flush().await,
@@ -282,7 +283,7 @@ impl Daemon {
         }
     }
 
-    /// Stops accepting, lets what is in flight finish, and waits until it is applied.
+    /// Stops accepting, lets requests in flight finish, and waits until they are applied.
     pub async fn stop(mut self) {
         self.shutdown.send_replace(true);
         self.stop_step.send_replace("requests and calls that are under way have not ended");
@@ -356,7 +357,7 @@ impl Listeners {
     }
 }
 
-/// Recovers the stages from the store, on a thread that serves nothing else.
+/// Recovers the stages from the store, on a dedicated thread.
 async fn recover(
     config: &Config,
     expected: Arc<[Suite]>,
@@ -434,7 +435,7 @@ fn spawn(
     Ok((router, tasks, flushed))
 }
 
-/// How spans are read: texts that people and models read are kept if any of these do.
+/// How spans are read: texts are kept if any of these features needs them.
 fn convention(config: &Config) -> ConventionOptions {
     let read = config.judge.is_on() || !config.expect.files.is_empty();
     let embedded = config.embed.wanted().is_some();
@@ -512,7 +513,7 @@ fn receiver<S: Sink>(config: &Config, sink: S, clock: &Clock, health: &Arc<Healt
     Receiver::new(decoder, sink, health.clone(), now, config.server.read_timeout)
 }
 
-/// The webhook and the handle to it, which go on where an earlier process has left off.
+/// The webhook and the handle to it, which continue with the pace of an earlier process.
 fn resumed_webhook(
     config: &Config,
     clock: &Clock,
@@ -568,13 +569,13 @@ fn exporter(
     Ok(exporter)
 }
 
-/// A callback by which endpoints count events in the metrics.
+/// A callback with which endpoints count events in the metrics.
 fn counted(health: &Arc<Health>, count: fn(&Health, &str)) -> Count {
     let health = Arc::clone(health);
     Arc::new(move |what| count(&health, what))
 }
 
-/// A callback by which listeners count events of connections in the metrics.
+/// A callback with which listeners count events of connections in the metrics.
 fn count_events(health: &Arc<Health>) -> impl Fn(Event) + Send + Sync + 'static {
     let health = Arc::clone(health);
     move |event| match event {
@@ -587,17 +588,17 @@ fn count_events(health: &Arc<Health>) -> impl Fn(Event) + Send + Sync + 'static 
 }
 
 async fn stopped(mut stopping: watch::Receiver<bool>) {
-    // An error means that the daemon was dropped: that is a stop too.
+    // An error means that the daemon was dropped, which is a stop too.
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-/// Returns once the daemon has stopped: all that it took in is applied.
+/// Returns once the daemon has stopped and everything that it accepted is applied.
 async fn ended(mut stopping: watch::Receiver<bool>) {
-    // It is an error, as the daemon, which has the sender, is dropped then.
+    // This always ends with an error, as the daemon, which has the sender, is dropped then.
     let _ = stopping.wait_for(|_| false).await;
 }
 
-/// A random seed of the route, so that no sender can aim at one shard.
+/// A random seed of the route, so that no sender can target one shard.
 fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(Duration::ZERO)

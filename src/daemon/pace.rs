@@ -1,15 +1,15 @@
-//! Decides when a stage sends its updates, which it could send at any time.
+//! Decides when a stage sends its updates, which it could do at any time.
 
 use std::time::Duration;
 
 use crate::engine::span::Timestamp;
 
-/// The pace of updates: at once after a pause, otherwise so seldom that sending them takes a small part of the time.
+/// The pace of updates: at once after a pause, otherwise so rarely that sending them takes a small part of the time.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    // Whether something may have changed since the last updates.
+    // Whether anything may have changed since the last updates.
     waits: bool,
-    // The time before which nothing is sent.
+    // Nothing is sent before this time.
     next: Timestamp,
 }
 
@@ -29,8 +29,8 @@ impl Pace {
         self.due().is_some_and(|due| due <= now)
     }
 
-    /// Notes that all updates were sent by `ended`, which took `took`: without the time in which other tasks had their turn, which on
-    /// a busy core is far more.
+    /// Notes that all updates were sent by `ended`, which took `took`. That excludes the turns of other tasks, which take far
+    /// longer on a busy core.
     pub(super) fn note_round(&mut self, took: Duration, ended: Timestamp) {
         let pause = took.saturating_mul(SHARE).clamp(LEAST, MOST);
         *self = Self { waits: false, next: ended.after(pause) };
@@ -40,7 +40,7 @@ impl Pace {
 /// The length of the pause after updates, as a multiple of the time that they took.
 const SHARE: u32 = 20;
 
-/// The bounds of the pause; a gauge may be behind by the upper one, which is well below any scrape interval.
+/// The bounds of the pause; a gauge may lag by the upper one, which is well below any scrape interval.
 const LEAST: Duration = Duration::from_millis(4);
 const MOST: Duration = Duration::from_millis(500);
 

@@ -24,16 +24,16 @@ use crate::export::query::{ListRequest, Listing, Query};
 #[cfg(feature = "kafka")]
 use crate::fleet::{self, Question};
 
-/// Cards that a shard reads for one message, which bounds how long a query holds up ingest.
+/// Cards that a shard reads for one message, which bounds how long a query delays ingest.
 const BUDGET: usize = 20_000;
 
-/// Traces that a shard reads in full for one message, at most.
+/// The most traces that a shard reads in full for one message.
 const WHOLE_BUDGET: usize = 100;
 
 /// The pause between two messages of a query to a shard that has other messages waiting, so that ingest goes first.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Answers queries by asking the shards, once they are there.
+/// Answers queries by asking the shards, once they run.
 #[derive(Clone, Default)]
 pub struct SessionQuery {
     stages: Arc<OnceLock<OpenShards>>,
@@ -49,7 +49,7 @@ struct OpenShards {
     lost_records: u64,
 }
 
-/// How a shard is asked.
+/// The way to a shard.
 enum ShardAccess {
     /// Each shard is a task of this process.
     Tasks(Vec<mpsc::Sender<ToSessions>>),
@@ -93,12 +93,12 @@ impl SessionQuery {
         question: impl FnOnce(&Sessions, &dyn SessionStore) -> T + Send + 'static,
     ) -> Option<T> {
         let (reply, answer) = oneshot::channel();
-        // Nobody may be waiting for the answer any more.
+        // The answer may no longer be wanted.
         let question = move |stage: &Sessions, session_store: &dyn SessionStore| {
             drop(reply.send(question(stage, session_store)));
         };
         match &self.stages.get()?.access {
-            // Fails only while the daemon goes down.
+            // Fails only during shutdown.
             ShardAccess::Tasks(tasks) => {
                 tasks.get(shard)?.send(ToSessions::Ask(Box::new(question))).await.ok()?;
             }
@@ -124,8 +124,8 @@ impl SessionQuery {
         if is_idle { yield_now().await } else { sleep(PAUSE).await }
     }
 
-    /// Asks every shard: all at once where each is a task, one after the other where one worker has them. Answers come in no order;
-    /// once `enough` returns true, the rest are not waited for.
+    /// Asks every shard: all at once if each is a task, one after the other if one worker has them. Answers come in any order; once
+    /// `enough` returns true, the rest are not waited for.
     async fn ask_all<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
         &self,
         ask: impl Fn(Self, usize) -> F,
@@ -164,7 +164,7 @@ impl SessionQuery {
         self.ask(shard, find).await.flatten()
     }
 
-    /// The session that holds a trace; of several the first in order, whichever shard answers first.
+    /// The session that holds a trace; of several, the first in order, whichever shard answers first.
     async fn find(&self, tenant: Option<&str>, trace: TraceId) -> Option<SessionId> {
         let mut sessions = BTreeSet::new();
         let ask = |query: Self, shard| query.find_in(shard, tenant.map(str::to_owned), trace);

@@ -16,7 +16,7 @@ use crate::engine::span::{Report, Span, Timestamp};
 use crate::ingest::{Batch, LeftOut, Overloaded, Sink};
 use crate::store::{Kind, Record, Section};
 
-/// When a refused sender should come back.
+/// When a refused sender should retry.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Splits batches by shard. Cheap to clone.
@@ -27,9 +27,9 @@ pub struct Router {
     pub(super) sessions: Vec<mpsc::Sender<ToSessions>>,
     pub(super) agents: mpsc::Sender<ToAgents>,
     pub(super) resolve: Arc<Mutex<ResponseIndex>>,
-    /// Read by a batch on its way to the shards, written while a snapshot begins: a report that was taken out of `resolve` is either
-    /// still in what is saved of it, or ahead of the barrier. A batch reads it before it has a place in any channel, and the barrier
-    /// needs places: who has one never waits for who needs one.
+    /// Read by a batch on its way to the shards, written while a snapshot begins. So a report that was taken out of `resolve` is
+    /// either still in its saved state, or ahead of the barrier. A batch takes it before it has a place in any channel, and the
+    /// barrier needs places: a holder of a place never waits for a task that needs one.
     pub(super) on_the_way: Arc<tokio::sync::RwLock<()>>,
     /// What the assemble tasks have learned.
     pub(super) learned: Arc<RwLock<Learned>>,
@@ -68,9 +68,8 @@ impl Sink for Router {
         self.durable.is_some()
     }
 
-    /// Refuses the batch before any shard has a part of it if a channel that it needs is full. Otherwise, every shard
-    /// has applied its part, and sent on the results, when this returns. Where a log is kept, the batch is in it
-    /// before any shard has a part.
+    /// Refuses the batch before any shard has a part of it if a channel that it needs is full. Otherwise, every shard has applied
+    /// its part, and forwarded the results, when this returns. If a log is kept, the batch is in it before any shard has a part.
     async fn submit(&self, batch: Batch) -> Result<LeftOut, Overloaded> {
         let now = batch.arrival;
         let items = batch.spans.len() + batch.logs.len();
@@ -95,7 +94,7 @@ impl Sink for Router {
             Some((durable, record)) => Some(durable.append(record, items).await?),
             None => None,
         };
-        // There is room, and where a log is kept the batch is in it: it is not refused for want of room any more.
+        // There is room, and if a log is kept the batch is in it: from here on it is not refused for want of room.
         for report in self.resolved(&batch.spans, batch.reports, now) {
             let Takers { assemble, sessions, agents } = self.route.report(&report);
             for shard in sessions {
@@ -141,7 +140,7 @@ fn record(batch: &Batch) -> Option<Record> {
 }
 
 impl Router {
-    /// Reserves a place in the channel of each shard that has a part; fails, and takes none, if one is full.
+    /// Reserves a place in the channel of each shard that gets a part; fails, and takes none, if one is full.
     fn reserve(
         &self,
         parts: &[ShardBatch],
@@ -197,13 +196,13 @@ impl Router {
         section("resolve".to_owned(), &*resolve)
     }
 
-    /// The section of what was learned.
+    /// The section of what the assemble tasks have learned.
     pub(super) fn saved_learned(&self) -> Option<Section> {
         let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
         section("learned".to_owned(), &learned.save())
     }
 
-    /// Sends every shard its part; each then says what it left out, once it has applied it.
+    /// Sends every shard its part; each reports what it left out, once it has applied it.
     async fn hand_on(
         &self,
         spans: &Arc<Vec<Span>>,

@@ -1,4 +1,4 @@
-//! The security of the listeners: which one speaks TLS, who may use it, and warnings of listeners that are not secured.
+//! The security of the listeners: which ones use TLS, who may use them, and warnings of listeners that are not secured.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(super) struct ListenerSecurity {
     tls: Option<Tls>,
     options: TlsOptions,
     access: Access,
-    // Whether tokens or certificates are configured: without one, a sender may do only what is open.
+    // Whether tokens or certificates are configured: a sender without one may do only what is open.
     named: bool,
     open: Vec<May>,
     hosts: Vec<String>,
@@ -47,7 +47,7 @@ impl ListenerSecurity {
         Port::new(listener, self.tls_of(name))
     }
 
-    /// What answers at a listener, behind the checks of host names and access.
+    /// The handler of a listener, behind the checks of host names and access.
     pub(super) fn guard(
         &self,
         name: Listener,
@@ -84,7 +84,7 @@ impl ListenerSecurity {
         if address.ip().to_canonical().is_loopback() {
             return None;
         }
-        // Metrics alone are often meant for all; sending data and reading content are not.
+        // Metrics alone are often meant for everybody; sending data and reading content are not.
         let open = match name {
             Listener::OtlpGrpc | Listener::OtlpHttp => self.open.contains(&May::Ingest),
             Listener::Http => self.open.contains(&May::Ingest) || self.open.contains(&May::Read),

@@ -1,4 +1,4 @@
-//! The metrics of the store: bytes, records, how long commits take, what recovery found, when its budget bites.
+//! The metrics of the store: bytes, records, duration of commits, what recovery found, when its budget is exhausted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,17 +37,18 @@ pub(super) struct StoreMetrics {
     clock: Clock,
     budget: Arc<Budget>,
     families: Families,
-    // Whether the budget has bitten, or the disk has begun to fail, since this was last asked for.
+    // Whether the budget was exhausted, or the disk began to fail, since this was last read.
     pressed: AtomicBool,
     fails: Mutex<Option<Failure>>,
 }
 
-/// What the disk did not take.
+/// A failure of the disk to store records.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
-    /// Why it did not take the last of it.
+    /// The reason of the last failure.
     pub(super) why: Refused,
-    /// The bytes of the largest piece of it. Fewer that it takes do not show that it is well: there is often room for a few.
+    /// The bytes of the largest piece that failed. Success with fewer does not show that the disk is well: there is often room for
+    /// a few.
     pub(super) bytes: u64,
 }
 
@@ -98,17 +99,17 @@ impl StoreMetrics {
         self.measure();
     }
 
-    /// Whether the budget has bitten, or the disk has begun to fail, since the last call.
+    /// Whether the budget was exhausted, or the disk began to fail, since the last call.
     pub(super) fn was_pressed(&self) -> bool {
         self.pressed.swap(false, Ordering::Relaxed)
     }
 
-    /// What the disk did not take; `None` if it takes records.
+    /// The failure of the disk; `None` if it stores records.
     pub(super) fn fails(&self) -> Option<Failure> {
         *self.failure()
     }
 
-    /// Notes that the disk took so many bytes: if it failed over no more, it takes records again.
+    /// Notes that the disk stored this many bytes: if the failure was not over more, the disk works again.
     pub(super) fn took(&self, bytes: u64) {
         let mut failure = self.failure();
         if failure.is_some_and(|failure| bytes >= failure.bytes) {
@@ -118,7 +119,7 @@ impl StoreMetrics {
         }
     }
 
-    /// Notes that so many bytes were not taken, and logs it once, if the cause is the disk.
+    /// Notes that this many bytes were not stored, and logs it once, if the cause is the disk.
     pub(super) fn fell_short(&self, bytes: u64, why: Refused) {
         if !why.is_of_disk() {
             return;

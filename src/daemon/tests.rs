@@ -1,4 +1,4 @@
-//! A daemon whose time a test owns: spans come over OTLP, and what is exported is read over HTTP.
+//! A daemon whose time a test controls: spans arrive over OTLP, and exported values are read over HTTP.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ const START: u64 = 1_800_000_000;
 /// Seconds between two batches of an exporter, and between two scrapes.
 const BATCH: u64 = 5;
 
-/// A daemon, the time, and all names of agents under which there was ever a series.
+/// A daemon, the time, and all names of agents under which a series ever existed.
 struct Watched {
     daemon: Daemon,
     hand: Hand,
@@ -35,7 +35,7 @@ impl Watched {
         Self { daemon, hand, now: START, names: BTreeSet::new() }
     }
 
-    /// Time passes; what is shown is looked at as often as an exporter sends.
+    /// Time passes; exported values are checked as often as an exporter sends.
     async fn pass(&mut self, seconds: u64) {
         let end = self.now + seconds;
         while self.now < end {
@@ -59,9 +59,9 @@ impl Watched {
         self.look().await;
     }
 
-    /// The page of metrics, once all that was due has been done.
+    /// The page of metrics, once everything due has been done.
     async fn look(&mut self) -> String {
-        // Timers run after what came with a barrier, so what they tell goes with the next one, stage by stage.
+        // Timers run after the inputs that came with a barrier, so their results pass with the next barrier, stage by stage.
         for _ in 0..3 {
             self.daemon.flush().await;
         }
@@ -101,8 +101,8 @@ fn span(run: u64, id: u64, start: u64, end: u64, attributes: &[(&str, &str)]) ->
     })
 }
 
-/// A failing run as an SDK sends it, each span when it ends: a model call, a tool call that takes so long, the root, which alone
-/// names agent and session.
+/// A failing run as an SDK sends it, each span when it ends: a model call, a slow tool call, and the root, which alone names agent
+/// and session.
 async fn run(watched: &mut Watched, run: u64, step: u64) {
     let begun = watched.now;
     watched.pass(1).await;
@@ -121,7 +121,7 @@ async fn run(watched: &mut Watched, run: u64, step: u64) {
     watched.send(span(run, 1, begun, watched.now, &root)).await;
 }
 
-/// The values of all series whose line has all of this.
+/// The sum of all series whose line contains all of this.
 fn sum(page: &str, parts: &[&str]) -> f64 {
     let lines = page.lines().filter(|line| parts.iter().all(|part| line.contains(part)));
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
@@ -138,7 +138,7 @@ async fn five_failing_runs_are_their_agents(step: u64) {
         let counted = (of("verdict=\"fail\""), of("verdict=\"pass\""));
         assert_eq!(counted, ((number + 1) as f64, 0.0), "{step} s, run {number}");
     }
-    // Long after, too: nothing was waiting to be counted under another name.
+    // The same long after: nothing was waiting to be counted under another name.
     watched.pass(3_700).await;
     let page = watched.look().await;
     let of_agent =

@@ -68,7 +68,8 @@ impl Endpoint {
             let posted =
                 self.client.post(&self.url, &headers, "application/json", body.clone()).await;
             let vectors = posted.map(|reply| wire::vectors(&reply, texts.len()));
-            // If several texts are refused, one of them may be to blame, and the endpoint is up; with a single text it counts as failing.
+            // If several texts are refused, one of them may be to blame, and the endpoint is up; with a single text it counts as
+            // failing.
             let together = texts.len() > 1 && is_refused(&vectors);
             self.breaker.record(together || matches!(vectors, Ok(Some(_))), self.clock.now());
             let asked = match vectors {

@@ -4,9 +4,9 @@
 //! vector = normalise(mean over tokens of BERT(tokens of the text))
 //! ```
 //!
-//! The model is a directory as old and new versions of `SentenceTransformer.save` write it: `modules.json` lists the steps.
-//! Supported are BERT as the transformer, pooling by the mean of all tokens or by the first token, and normalising; anything else is
-//! refused when the directory is read. Source: sentence-transformers (2.0 to 6.2), and candle's BERT.
+//! The model is a directory as written by old and new versions of `SentenceTransformer.save`: `modules.json` lists the steps.
+//! Supported are BERT as the transformer, pooling by the mean of all tokens or by the first token, and normalising; anything else
+//! is refused when the directory is read. Source: sentence-transformers (2.0 to 6.2), and candle's BERT.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,10 +53,10 @@ pub enum ModelError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// A file does not hold what it should.
+    /// A file has the wrong content.
     #[error("cannot use {}: {why}", path.display())]
     File {
         /// The file.
@@ -80,7 +80,7 @@ pub enum ModelError {
 enum Pooling {
     /// The vector of the first token.
     First,
-    /// The mean of all.
+    /// The mean of all tokens.
     Mean,
 }
 
@@ -104,7 +104,7 @@ struct Limits {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct TokenizerConfig {
-    // Some models have a number of thirty digits for no limit.
+    // Some models use a number of thirty digits for no limit.
     model_max_length: Option<Number>,
 }
 
@@ -121,7 +121,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// Fails if a file is missing, or asks for something that is not supported.
+    /// Fails if a file is missing, or needs something that is not supported.
     pub fn load(directory: &Path, threads: usize) -> Result<Self, ModelError> {
         let pool = ThreadPoolBuilder::new()
             .num_threads(threads.max(1))
@@ -168,7 +168,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// Fails where the model does.
+    /// Fails if the model does.
     pub fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
         // One by one: a batch would pad all texts to the longest, and gains nothing on a CPU.
         self.pool.install(|| texts.iter().map(|text| self.vector(text)).collect())
@@ -207,7 +207,7 @@ impl InProcess {
         let folder = options.directory.file_name().map(|name| name.to_string_lossy().into_owned());
         let name = Some(options.model.clone()).filter(|name| !name.is_empty()).or(folder);
         let model = Arc::new(Model::load(&options.directory, options.threads)?);
-        // Models of different weights often have folders of the same name.
+        // Models with different weights often have folders of the same name.
         let name = format!("{}@{:016x}", name.unwrap_or_default(), model.print);
         Ok(Self { name, model })
     }
@@ -274,7 +274,7 @@ fn no_prompt(path: &Path) -> Result<(), ModelError> {
     Err(ModelError::File { path: path.to_owned(), why })
 }
 
-/// Loads the tokenizer, which cuts texts at the model's limit and pads none.
+/// Loads the tokenizer, which truncates texts at the model's limit and adds no padding.
 fn tokenizer(home: &Path, max_positions: usize) -> Result<Tokenizer, ModelError> {
     let limits: Limits = if_there(&home.join("sentence_bert_config.json"))?;
     let config: TokenizerConfig = if_there(&home.join("tokenizer_config.json"))?;
@@ -285,7 +285,7 @@ fn tokenizer(home: &Path, max_positions: usize) -> Result<Tokenizer, ModelError>
     }
     let mut tokenizer =
         Tokenizer::from_bytes(bytes(&path)?).map_err(|error| failed(error.to_string()))?;
-    // New versions have the limit in the configuration of the tokenizer alone.
+    // New versions have the limit only in the configuration of the tokenizer.
     let of_tokenizer = config.model_max_length.and_then(|length| length.as_u64()?.try_into().ok());
     let max_length = limits.max_seq_length.or(of_tokenizer).unwrap_or(max_positions);
     let max_length = max_length.min(max_positions);

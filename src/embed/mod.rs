@@ -6,7 +6,7 @@
 //!                                                 '--MiniLM, in process---'
 //! ```
 //!
-//! Nobody waits for embeddings. Without them coherence is absent, and loop_detection uses hashed embeddings.
+//! Nothing waits for embeddings. Without them coherence is absent, and loop_detection uses hashed embeddings.
 
 mod cache;
 mod endpoint;
@@ -39,7 +39,7 @@ use crate::secret::Secret;
 /// A vector, shared by all traces with the same text.
 type Vector = Arc<[f32]>;
 
-/// The worker that has texts embedded and tells the engine.
+/// The worker that gets texts embedded and sends the results to the engine.
 #[derive(Debug)]
 pub struct Embedder {
     options: EmbedOptions,
@@ -61,7 +61,7 @@ pub enum EmbedError {
     /// Both an endpoint and a directory are named.
     #[error("`embed.url` and `embed.directory` exclude each other")]
     TwoModels,
-    /// The build lacks models in this process.
+    /// The build lacks support for models in this process.
     #[cfg(not(feature = "minilm"))]
     #[error("`embed.directory` needs a build with the feature `minilm`")]
     NotBuilt,
@@ -92,7 +92,7 @@ impl Embedder {
         Ok(Self { options: options.clone(), source, clock, inbox, cache })
     }
 
-    /// Works until `stop`, or until the engine's end of the queue is gone.
+    /// Works until `stop`, or until the engine's end of the queue is dropped.
     pub async fn run<S: Sink>(mut self, sink: S, stop: impl Future<Output = ()> + Send) {
         let mut stop = pin!(stop);
         loop {
@@ -112,7 +112,7 @@ impl Embedder {
         }
     }
 
-    /// Embeds the texts of these traces and tells the engine.
+    /// Embeds the texts of these traces and sends the results to the engine.
     async fn serve<S: Sink>(&mut self, requests: &[EmbedRequest], sink: &S) {
         let texts = requests.iter().flat_map(|request| request.input.iter().chain(&request.output));
         let mut vectors: BTreeMap<&str, Vector> = BTreeMap::new();
@@ -152,7 +152,7 @@ impl Embedder {
             .iter()
             .filter_map(|request| {
                 let of = |text: &Option<String>| vectors.get(text.as_deref()?).map(AsRef::as_ref);
-                // Also if nothing follows from the vectors, so that the trace is not asked about again.
+                // Sent even if nothing follows from the vectors, so that the trace is not requested again.
                 let (input, output) = (of(&request.input), of(&request.output)?);
                 let embedded = Embedded::new(request, self.source.name(), input, Some(output));
                 Some((request.trace, embedded))
@@ -161,7 +161,7 @@ impl Embedder {
         self.deliver(embedded, sink).await;
     }
 
-    /// Gives what was made of the vectors to the engine; if it is overloaded, tries again, up to `max_attempts` times.
+    /// Sends the results to the engine; if it is overloaded, retries, up to `max_attempts` times.
     async fn deliver<S: Sink>(&self, embedded: Vec<(TraceKey, Embedded)>, sink: &S) {
         if embedded.is_empty() {
             return;

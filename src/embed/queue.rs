@@ -1,5 +1,5 @@
-//! The queue from the engine to the embedding model, at which the engine never waits. Tenants share its room and take turns; texts for
-//! which there is no room are counted and not embedded.
+//! The queue from the engine to the embedding model, which the engine never waits for. Tenants share its room and take turns; texts
+//! without room are counted and not embedded.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +16,7 @@ use crate::tenant_queue::{self, Excess, TenantQueue, lock};
 #[derive(Clone, Debug)]
 pub struct Handle {
     lines: Arc<Mutex<TenantQueue<EmbedRequest>>>,
-    // Rung when a trace waits; once all clones are gone, no more traces come.
+    // Signalled when a trace waits; once all clones are dropped, no more traces come.
     wake: mpsc::Sender<()>,
     max_queue: usize,
     texts: IntCounterVec,
@@ -30,11 +30,11 @@ pub struct Inbox {
     pub(super) texts: IntCounterVec,
 }
 
-/// Makes both ends of a queue of at most so many traces, of tenants with these shares.
+/// Makes both ends of a queue of at most `max_queue` traces, for tenants with these shares.
 ///
 /// # Errors
 ///
-/// Fails if its metrics are there already.
+/// Fails if its metrics exist already.
 pub fn queue(
     max_queue: usize,
     shares: Shares,
@@ -48,7 +48,8 @@ pub fn queue(
 }
 
 impl Handle {
-    /// Hands over the texts of a trace. Where there is no room, drops the last trace of the tenant that takes the most of its share.
+    /// Hands over the texts of a trace. Without room, drops the newest trace of the tenant that holds the most relative to its
+    /// share.
     pub fn offer(&self, request: EmbedRequest) {
         let mut lines = lock(&self.lines);
         let bytes =
@@ -59,13 +60,13 @@ impl Handle {
             self.texts.with_label_values(&["dropped"]).inc();
         }
         drop(lines);
-        // Fails if it is already woken.
+        // Fails if a signal is already pending.
         let _ = self.wake.try_send(());
     }
 }
 
 impl Inbox {
-    /// Waits for traces and takes as many as there are, up to `most`; none when the engine has gone.
+    /// Waits for traces and takes those that wait, up to `most`; none when the engine's end is dropped.
     pub(super) async fn next(&mut self, most: usize) -> Vec<EmbedRequest> {
         let first = tenant_queue::next(&self.lines, &mut self.woken).await;
         let mut lines = lock(&self.lines);

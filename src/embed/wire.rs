@@ -34,8 +34,8 @@ pub(super) fn request(model: &str, texts: &[String]) -> Vec<u8> {
 /// The number of parts of the longest vector that is accepted; models have hundreds to thousands.
 const MAX_PARTS: usize = 16_384;
 
-/// The vectors of a reply, in the order of the texts; `None` unless there is one for each, all of one length, finite, and with a direction:
-/// one of zeros has none.
+/// The vectors of a reply, in the order of the texts; `None` unless there is one for each, all of one length, finite, and with a
+/// direction, which a vector of zeros lacks.
 pub(super) fn vectors(reply: &[u8], texts: usize) -> Option<Vec<Vector>> {
     let mut items = serde_json::from_slice::<Reply>(reply).ok()?.data;
     items.sort_by_key(|item| item.index);

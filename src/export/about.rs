@@ -1,4 +1,4 @@
-//! The facts about the daemon that the page needs: whether texts are kept, and links to other places.
+//! The facts about the daemon that the page needs: whether texts are kept, and links to other sites.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -27,11 +27,11 @@ pub struct AboutView {
     pub content_kept: bool,
     /// Where a trace is shown, with `{trace_id}` in it (`links.trace`); null without.
     pub trace_link: Option<String>,
-    /// Where OTLP over HTTP is taken; null where it is not.
+    /// Where OTLP over HTTP is accepted; null where it is not.
     pub otlp_http: Option<String>,
-    /// How far back the past of agents reaches.
+    /// How far back the history of agents reaches.
     pub history_seconds: u64,
-    /// Whether Prometheus is asked what became of alerts (`links.prometheus_url`).
+    /// Whether Prometheus is asked for the state of alerts (`links.prometheus_url`).
     pub prometheus: bool,
     /// Whether a token is needed to send (`access.tokens`).
     pub needs_token: bool,
@@ -51,7 +51,7 @@ impl LinkOptions {
         self.public_url.trim_end_matches('/')
     }
 
-    /// Whether the address of the page is of http or https and has no path, as the page works only at the root of a host.
+    /// Whether the address of the page is http or https and has no path, as the page works only at the root of a host.
     pub fn has_own_host(&self) -> bool {
         let (_, host) = self.base().split_once("://").unwrap_or_default();
         is_http(&self.public_url) && !host.is_empty() && !host.contains(['/', '?', '#'])
@@ -66,13 +66,13 @@ impl LinkOptions {
         preset.or_else(|| (!self.trace.is_empty()).then(|| self.trace.clone()))
     }
 
-    /// Whether the link to a trace is valid: over http or https, and with a place for the trace id. Also if there is none.
+    /// Whether the link to a trace is valid: http or https, and with a place for the trace id. True without a link.
     pub fn is_sound(&self) -> bool {
         self.trace_link().is_none_or(|link| is_http(&link) && link.contains("{trace_id}"))
     }
 }
 
-/// Whether an address is of http or https, so that a browser may be sent there.
+/// Whether an address is http or https, so that a browser may be sent there.
 pub fn is_http(url: &str) -> bool {
     url.starts_with("http://") || url.starts_with("https://")
 }

@@ -1,6 +1,6 @@
-//! The state of alerts: by Prometheus if `links.prometheus_url` is set, else the alerts that the rules would raise.
+//! The state of alerts: from Prometheus if `links.prometheus_url` is set, else the alerts that the rules would raise.
 //!
-//! The daemon asks Prometheus one fixed question, so that a browser need not reach it, and keeps the answer for some seconds.
+//! The daemon sends Prometheus one fixed query, so that a browser need not reach it, and keeps the answer for some seconds.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,11 +25,11 @@ use crate::runbook;
 /// The alerts of this daemon and its agents.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub(super) struct AlertsPage {
-    /// `prometheus`: as it says; `rules`: what the rules would raise, as nobody else was asked.
+    /// `prometheus`: from Prometheus; `rules`: what the rules would raise, as there is no Prometheus to ask.
     pub(super) source: &'static str,
     /// The alerts, firing ones first.
     pub(super) alerts: Vec<AlertView>,
-    /// Why Prometheus could not be asked; null where it was, or need not be.
+    /// Why Prometheus could not be asked; null if it was, or need not be.
     pub(super) problem: Option<String>,
 }
 
@@ -38,17 +38,17 @@ pub(super) struct AlertsPage {
 pub(super) struct AlertView {
     /// Its rule.
     pub(super) name: String,
-    /// `firing` or `pending`, as Prometheus says; `expected` where the rule would raise it.
+    /// `firing` or `pending`, from Prometheus; `expected` if the rule would raise it.
     pub(super) state: String,
     /// `warning` or `critical`; null if the rule sets none.
     pub(super) severity: Option<String>,
-    /// The agent that it is about; without names where it is about the daemon.
+    /// The agent that it is about; without names if it is about the daemon.
     pub(super) agent: AgentName,
     /// The stream of a drop, the kind of a loop, the limit of a run; null for others.
     pub(super) what: Option<String>,
     /// Since when; null if that is not known.
     pub(super) since_unix_nano: Option<String>,
-    /// What it says.
+    /// Its summary.
     pub(super) summary: Option<String>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct AlertView {
 pub struct AlertSource {
     url: String,
     client: Client,
-    // One question at a time; those who waited take its answer.
+    // One query at a time; others that waited use its answer.
     asking: Arc<Semaphore>,
     answer: Arc<Mutex<Option<(Timestamp, Answer)>>>,
 }
@@ -71,7 +71,7 @@ const KEPT_FOR: Duration = Duration::from_secs(5);
 const MAX_ALERTS: usize = 1_000;
 
 impl AlertSource {
-    /// The Prometheus at an address that the configuration has checked.
+    /// The Prometheus at an address that was checked with the configuration.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl AlertSource {
     }
 }
 
-/// The alerts of our rules in an answer of Prometheus; `None` if the answer cannot be read.
+/// The alerts of agentgauge's rules in an answer of Prometheus; `None` if the answer cannot be read.
 fn read(reply: &[u8]) -> Option<Vec<AlertView>> {
     let Reply { data } = serde_json::from_slice(reply).ok()?;
     let mut alerts: Vec<AlertView> = data.alerts.into_iter().filter_map(Raised::view).collect();
@@ -135,7 +135,7 @@ struct Raised {
 }
 
 impl Raised {
-    /// The alert, if it is of one of our rules.
+    /// The alert, if it comes from one of agentgauge's rules.
     fn view(mut self) -> Option<AlertView> {
         let name = self.labels.remove("alertname")?;
         runbook::section(&name)?;

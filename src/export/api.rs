@@ -41,7 +41,7 @@ use crate::export::board::{Board, headline};
 use crate::fair::{self, Grant};
 use crate::refused::Refused;
 
-/// The most traces, and bytes, on a page of whole sessions: over them the page ends early, after one session at least.
+/// The most traces, and bytes, on a page of whole sessions: beyond them the page ends early, after one session at least.
 const MAX_TRACES: usize = 10_000;
 const MAX_SESSIONS_BYTES: usize = 32 << 20;
 
@@ -56,7 +56,7 @@ const SPARK: usize = 60;
 pub(super) struct AgentsPage {
     /// The page, by name.
     pub(super) agents: Vec<AgentView>,
-    /// How many there are on all pages.
+    /// The number of agents on all pages.
     pub(super) total: u64,
 }
 
@@ -65,28 +65,28 @@ pub(super) struct AgentsPage {
 pub(super) struct FleetPage {
     /// The page, by name.
     pub(super) agents: Vec<FleetRow>,
-    /// How many there are on all pages.
+    /// The number of agents on all pages.
     pub(super) total: u64,
-    /// Models of agents on all pages that no table has a price for, and how many of their calls tell tokens and no cost.
+    /// Models of agents on all pages without a known price, and how many of their calls report tokens and no cost.
     pub(super) unpriced_models: BTreeMap<String, u64>,
-    /// All of them added up, whatever is on the page.
+    /// The totals of all agents, on all pages.
     pub(super) totals: FleetTotals,
 }
 
-/// All agents of a list added up.
+/// The totals of all agents of a list.
 #[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub(super) struct FleetTotals {
-    /// Those with a drop that pages.
+    /// Agents with a drop that pages.
     pub(super) dropping: u64,
     /// Open sessions.
     pub(super) sessions_active: u64,
-    /// Sessions in which a loop goes on that is known by more than names.
+    /// Sessions with a running loop that is known by more than names.
     pub(super) sessions_looping: u64,
-    /// Sessions that go on over a limit, or have a trace that does: of each agent the greatest number of any limit.
+    /// Sessions that still run over a limit, or have a trace that does: of each agent the greatest number of any limit.
     pub(super) sessions_over_limit: u64,
-    /// Open traces of which nothing has come for long.
+    /// Open traces that are silent for long.
     pub(super) traces_stalled: u64,
-    /// Done traces seen.
+    /// Done traces.
     pub(super) traces: u64,
     /// Dollars spent; null without any known.
     pub(super) cost_usd: Option<f64>,
@@ -95,38 +95,38 @@ pub(super) struct FleetTotals {
 /// One agent in a list.
 #[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub(super) struct FleetRow {
-    /// Whose numbers these are.
+    /// The agent.
     #[serde(flatten)]
     pub(super) agent: AgentName,
-    /// The window of the scores: the last traces where there are any.
+    /// The window of the scores: that of the last traces if there is one.
     pub(super) window: Option<String>,
-    /// Reliability in it, in `[0,1]`; null over nothing.
+    /// Reliability in the window, in `[0,1]`; null if there is none.
     pub(super) reliability: Option<f64>,
-    /// Consistency in it, in `[0,1]`; null over nothing.
+    /// Consistency in the window, in `[0,1]`; null if there is none.
     pub(super) consistency: Option<f64>,
-    /// Share of failing traces in it; null over nothing.
+    /// Share of failing traces in the window; null if it is empty.
     pub(super) failure_ratio: Option<f64>,
     /// The share of failing traces that is usual; null before the first done trace.
     pub(super) usual: Option<f64>,
-    /// Where that comes from: `past`, `version_before` or `objective`; null with it.
+    /// The source of `usual`: `past`, `version_before` or `objective`; null if `usual` is null.
     pub(super) usual_by: Option<&'static str>,
-    /// Done traces in it.
+    /// Done traces in the window.
     pub(super) window_traces: u64,
-    /// Done traces seen.
+    /// Done traces.
     pub(super) traces: u64,
     /// Open sessions.
     pub(super) sessions_active: u64,
-    /// Sessions in which a loop goes on that is known by more than names.
+    /// Sessions with a running loop that is known by more than names.
     pub(super) sessions_looping: u64,
-    /// Sessions that go on over a limit, or have a trace that does: the greatest number of any limit.
+    /// Sessions that still run over a limit, or have a trace that does: the greatest number of any limit.
     pub(super) sessions_over_limit: u64,
-    /// Open traces of which nothing has come for long.
+    /// Open traces that are silent for long.
     pub(super) traces_stalled: u64,
-    /// When something of it last arrived, also of a trace that is open; null before the first trace that counts.
+    /// When data of the agent last arrived, including open traces; null before the first trace that counts.
     pub(super) last_trace_unix_nano: Option<String>,
     /// Loops found.
     pub(super) loops: u64,
-    /// How bad the worst of its drops is; null without one.
+    /// The severity of its worst drop; null without a drop.
     pub(super) drop: Option<Severity>,
     /// Tokens spent.
     pub(super) tokens: TokensView,
@@ -142,9 +142,9 @@ pub(super) struct SessionsPage {
     /// The page.
     #[schemars(with = "Vec<SessionView>")]
     sessions: Vec<Box<RawValue>>,
-    /// How many fit, on all pages.
+    /// The number of matching sessions on all pages.
     pub(super) total: u64,
-    /// Whether this is not all: sessions that other instances hold, or that left memory for the disk, are not here.
+    /// Whether sessions are missing: those that other instances hold, or that were evicted to disk.
     pub(super) partial: bool,
 }
 
@@ -153,9 +153,9 @@ pub(super) struct SessionsPage {
 pub(super) struct SessionRowsPage {
     /// The page.
     pub(super) sessions: Vec<SessionRow>,
-    /// How many fit, on all pages.
+    /// The number of matching sessions on all pages.
     pub(super) total: u64,
-    /// Whether this is not all: sessions that other instances hold, or that left memory for the disk, are not here.
+    /// Whether sessions are missing: those that other instances hold, or that were evicted to disk.
     pub(super) partial: bool,
 }
 
@@ -178,7 +178,7 @@ pub(super) fn router<Q: Query>() -> Router<Exporter<Q>> {
 
 type Answer<T> = Result<Json<T>, Refused>;
 
-/// What a path names.
+/// The name in a path.
 type Named = Result<Path<String>, PathRejection>;
 
 async fn agents<Q: Query>(request: ApiRequest<Q, AgentParams>) -> Answer<AgentsPage> {
@@ -220,7 +220,7 @@ async fn sessions<Q: Query>(request: ApiRequest<Q, SessionParams>) -> Result<Res
         let Found::One(mut session) = session else { continue };
         exporter.look_at(&mut session);
         traces += session.traces.len();
-        // It serialises, as it has no map with keys other than strings.
+        // Serialising cannot fail, as the keys of all maps are strings.
         let Ok(session) = to_raw_value(&session) else { continue };
         bytes += session.get().len();
         if (traces > MAX_TRACES || bytes > MAX_SESSIONS_BYTES) && !sessions.is_empty() {
@@ -337,7 +337,7 @@ impl<Q: Query> Exporter<Q> {
         Ok(SessionRowsPage { sessions, total, partial })
     }
 
-    /// Adds to a session and its traces what is learned about their agents.
+    /// Adds to a session and its traces what was learned about their agents.
     fn look_at(&self, session: &mut SessionView) {
         look_at_session(session, |agent| self.board.agent(agent));
     }
@@ -431,8 +431,8 @@ fn rows(board: &Board, updates: &[Arc<AgentFacts>], lookback: Lookback) -> Vec<F
     updates.iter().map(|update| fleet_row(board, update, lookback)).collect()
 }
 
-/// Runs a function that reads the disk on a thread where it may block. The turn is over when it has run, even if nobody waits for it any
-/// more: it cannot be taken back.
+/// Runs a function that reads the disk on a thread where it may block. The turn ends when the function has run, even if the caller
+/// has stopped waiting: the function cannot be cancelled.
 async fn reading<T: Send + 'static>(
     turn: Grant,
     read: impl FnOnce() -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! The board: the newest update of each agent, for all readers. The one map that threads share.
+//! The board: the newest update of each agent, for all readers. It is the only map that threads share.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -12,7 +12,7 @@ use crate::engine::facts::AgentKey;
 use crate::engine::span::Timestamp;
 use crate::engine::view::{AgentName, WindowView};
 
-/// The newest update of each agent, and a little of its past.
+/// The newest update of each agent, and some of its history.
 #[derive(Debug, Default)]
 pub struct Board {
     // Invariant: while it is locked, nothing waits and nothing is read from a disk.
@@ -39,12 +39,12 @@ struct Posted {
     update: Arc<AgentFacts>,
     revision: u64,
     past: Ring,
-    /// The time of its first point.
+    /// The time of its first point in the history.
     began: Option<Timestamp>,
 }
 
 impl Board {
-    /// An empty board with these bounds of the past.
+    /// An empty board with these bounds of the history.
     pub fn new(options: ApiOptions) -> Self {
         Self { options, ..Self::default() }
     }
@@ -55,13 +55,13 @@ impl Board {
         let _ = self.shown.set(Shown(Box::new(holds)));
     }
 
-    /// Replaces the update of an agent, or removes the agent if it is gone.
+    /// Replaces the update of an agent, or removes an agent that is gone.
     pub fn apply(&self, update: AgentFacts) {
         let update = Arc::new(update);
         let mut posts = self.write();
         posts.revision += 1;
         let revision = posts.revision;
-        // The old update may take long to free, so it is dropped after the lock.
+        // The old update may take long to free, so it is dropped after the lock is released.
         if update.gone {
             let gone = posts.agents.remove(&update.agent);
             drop(posts);
@@ -78,7 +78,7 @@ impl Board {
         posts.agents.insert(key, posted);
     }
 
-    /// Adds a point to every agent's past.
+    /// Adds a point to every agent's history.
     pub fn sample(&self, now: Timestamp) {
         if !self.is_shown() {
             return;
@@ -89,14 +89,14 @@ impl Board {
         }
     }
 
-    /// Keeps the past of agents in this history from here on.
+    /// From here on keeps the history of agents in `history`.
     pub fn keep(&self, history: KeptHistory) {
         // Only the first call counts, and there is only one.
         let _ = self.kept.set(history);
     }
 
-    /// Writes a row of every agent to the kept history, if there is one; returns why rows were not written, and how many agents lost their
-    /// slots to others since the last time.
+    /// Writes a row of every agent to the kept history, if there is one; returns why rows were not written, and how many agents
+    /// lost their slots to others since the last time.
     pub fn keep_rows(&self, now: Timestamp) -> (Vec<NotKept>, usize) {
         let Some(kept) = self.kept.get() else { return Default::default() };
         let agents = self.sorted();
@@ -107,7 +107,7 @@ impl Board {
         (rows.filter_map(Result::err).collect(), kept.take_displaced())
     }
 
-    /// How far back the past reaches.
+    /// How far back the history reaches.
     pub fn remembers(&self) -> Duration {
         let held = self
             .options
@@ -126,8 +126,8 @@ impl Board {
         self.changed(0, wanted).0
     }
 
-    /// The agents that `wanted` admits and that were updated after the revision `since`, and the revision up to which that is. Nothing is
-    /// passed over while no agents are shown.
+    /// The agents that `wanted` admits and that were updated after the revision `since`, and the revision that this covers. While
+    /// no agents are shown, the revision does not advance.
     pub fn changed(
         &self,
         since: u64,
@@ -157,7 +157,7 @@ impl Board {
         self.read().agents.contains_key(key)
     }
 
-    /// An agent's past; `None` if it is not on the board. Reads the disk where the past is kept.
+    /// An agent's history; `None` if it is not on the board. Reads the disk if the history is kept there.
     pub fn history(
         &self,
         key: &AgentKey,
@@ -208,7 +208,7 @@ impl Board {
         kept.map_or_else(Vec::new, |kept| kept.read(key, range.archive(), since))
     }
 
-    /// When versions of an agent came, without the first known one.
+    /// When versions of an agent were first seen, without the first known one.
     fn new_versions(&self, key: &AgentKey) -> Vec<NewVersionView> {
         let posted: Vec<(AgentKey, Option<Timestamp>)> = {
             let posts = self.read();
@@ -216,7 +216,7 @@ impl Board {
             let alike = own.into_iter().chain(key.other_versions(&posts.agents));
             alike.map(|(other, posted)| (other.clone(), posted.began)).collect()
         };
-        // Whoever writes to the board does not wait for the disk.
+        // Writers of the board do not wait for the disk.
         let began = posted.into_iter().filter_map(|(other, posted)| {
             let kept = self.kept.get().and_then(|kept| kept.began(&other));
             Some((kept.or(posted)?, other.agent_version.to_string()))
@@ -232,7 +232,7 @@ impl Board {
         versions.into_iter().map(view).collect()
     }
 
-    /// The bounds of the past, and the other options of the API.
+    /// The bounds of the history, and the other options of the API.
     pub fn options(&self) -> ApiOptions {
         self.options
     }
@@ -260,8 +260,8 @@ impl Board {
     }
 }
 
-/// The window whose numbers are an agent's headline: that of the last traces if there is one, as windows of time come and go; else the
-/// first.
+/// The window whose numbers are an agent's headline: that of the last traces if there is one, as windows of time can be empty; else
+/// the first.
 pub(super) fn headline(update: &AgentFacts) -> Option<(&Arc<str>, &WindowView)> {
     let last = update.view.windows.iter().find(|(name, _)| name.starts_with("last_"));
     last.or_else(|| update.view.windows.iter().next())
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(board.sorted().len(), 1);
         own.store(0, Ordering::Relaxed);
         assert!(board.sorted().is_empty());
-        // What changes meanwhile is told once they are shown again.
+        // Changes made meanwhile are sent once agents are shown again.
         board.apply(agent("b"));
         let (none, up_to) = board.changed(1, |_| true);
         assert!(none.is_empty());

@@ -1,4 +1,5 @@
-//! Bodies of requests that a library reads, which would wait for them for ever. What `ingest` reads has a pace of its own.
+//! Request bodies that a library reads, which would wait for them without a limit. Bodies that `ingest` reads have a pace of their
+//! own.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,7 +13,7 @@ use http_body::{Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
-/// A body that fails if nothing more of it comes for so long.
+/// A body that fails when nothing more of it arrives for a given time.
 struct TimedBody {
     body: Body,
     patience: Duration,
@@ -20,7 +21,7 @@ struct TimedBody {
     wait: Option<Pin<Box<Sleep>>>,
 }
 
-/// The request with a body that fails if nothing more of it comes for so long.
+/// The request with a body that fails when nothing more of it arrives for `patience`.
 pub(super) fn awaited(request: Request, patience: Duration) -> Request {
     request.map(|body| Body::new(TimedBody { body, patience, wait: None }))
 }

@@ -8,7 +8,7 @@ use crate::engine::distributions::Distribution;
 pub(super) enum Kind {
     /// Goes up and down.
     Gauge,
-    /// Only goes up while the process runs.
+    /// Only rises while the process runs.
     Counter,
     /// A distribution of scores.
     Histogram,
@@ -49,7 +49,7 @@ pub(super) struct ScoreFamily {
     pub(super) family: Family,
 }
 
-/// The list of scores over runs: of each its name in the engine, its help text, and when it has no value.
+/// The list of scores over runs: the name in the engine, the help text, and when there is no value.
 macro_rules! scores {
     ($($score:literal, $help:literal, absent when $absent_when:literal;)*) => {
         &[$(ScoreFamily {
@@ -131,14 +131,14 @@ pub(super) const SESSION_CONSISTENCY: Family = family(
 )
 .in_full();
 
-/// A distribution of what traces took, and its family: under the names of the semantic conventions where they have one.
+/// A distribution of the usage of traces, and its family: under the names of the semantic conventions where they have one.
 #[derive(Debug)]
 pub(super) struct DistributionFamily {
     pub(super) distribution: Distribution,
     pub(super) family: Family,
 }
 
-/// The list of distributions: of each its name in the engine, that of its family, and its help text.
+/// The list of distributions: the name in the engine, the name of the family, and the help text.
 macro_rules! taken {
     ($($distribution:ident, $name:literal, $help:literal;)*) => {
         &[$(DistributionFamily {
@@ -148,7 +148,7 @@ macro_rules! taken {
     };
 }
 
-/// All distributions of what traces took, exported with `metrics.detail = "full"`.
+/// All distributions of the usage of traces, exported with `metrics.detail = "full"`.
 pub(super) const DISTRIBUTIONS: &[DistributionFamily] = taken! {
     Duration, "gen_ai_invoke_agent_duration_seconds",
         "Time from a trace's first start to its last end, each trace once, when it is first done.";
@@ -162,10 +162,10 @@ pub(super) const DISTRIBUTIONS: &[DistributionFamily] = taken! {
         "US dollars of a trace, of traces with a known cost, each trace once, when it is first done.";
 };
 
-/// The series of a counter that the default detail has.
+/// The series of a counter that are exported with the default detail.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum InCore {
-    /// None: the family is exported with `metrics.detail = "full"` alone.
+    /// None: the family is exported only with `metrics.detail = "full"`.
     Nothing,
     /// Every series.
     All,
@@ -185,11 +185,11 @@ pub(super) struct CounterFamily {
     pub(super) zeros: &'static [&'static [&'static str]],
 }
 
-/// The list of counters: of each its name in the engine, that of its family, its labels beside the agent's, what the default detail
-/// has of it, its help text, and the series that are there from the start, in order.
+/// The list of counters: the name in the engine, the name of the family, its labels beside the agent's, what the default detail
+/// exports, the help text, and the series that exist from the start, in order.
 macro_rules! counters {
     ($($engine:ident, $name:literal, $labels:expr, $in_core:expr, $help:literal $(, from zero [$($zero:expr),*])?;)*) => {
-        /// All counters of the engine but [`Counter::Loops`], which the API alone shows. Counters belong to the process: they start
+        /// All counters of the engine but [`Counter::Loops`], which only the API shows. Counters belong to the process: they start
         /// at 0 and never fall.
         pub(super) const COUNTERS: &[CounterFamily] = {
             use InCore::{All, Nothing, Of, Sum};

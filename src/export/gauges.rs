@@ -1,6 +1,7 @@
-//! The families of which one look at an agent has all samples: lists of them, each with its help text and how its samples are read.
+//! The families whose samples come from the state of one agent: lists of them, each with its help text and how its samples are
+//! read.
 //!
-//! Those of what is found by watching an agent are in [`watched`](super::watched).
+//! Families of what is found by watching an agent are in [`watched`](super::watched).
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ pub(super) type Samples = fn(&AgentFacts, Sample<'_>);
 /// Takes the labels and the value of a sample.
 pub(super) type Sample<'s> = &'s mut dyn FnMut(&[&str], f64);
 
-/// A family that the default detail has.
+/// A family that is exported with the default detail.
 pub(super) const fn gauge(
     name: &'static str,
     labels: &'static [&'static str],
@@ -113,7 +114,7 @@ pub(super) const WINDOWS: &[Gauge] = &[
     ))),
 ];
 
-/// What the scores over runs are made of.
+/// The inputs of the scores over runs.
 pub(super) const RUNS: &[Gauge] = &[
     full(gauge(
         "agentgauge_agent_score_samples",
@@ -173,7 +174,7 @@ pub(super) const RUNS: &[Gauge] = &[
     )),
 ];
 
-/// The present sessions.
+/// The current sessions.
 pub(super) const SESSIONS: &[Gauge] = &[
     always(gauge("agentgauge_sessions_active", &[], "Open sessions.", |update, sample| {
         sample(&[], number(update.sessions_active));
@@ -219,7 +220,7 @@ pub(super) const SESSIONS: &[Gauge] = &[
     ))),
 ];
 
-/// Samples of what each window has of this.
+/// Samples of one value of each window.
 fn windows(update: &AgentFacts, sample: Sample<'_>, of: fn(&WindowView) -> Option<f64>) {
     for (name, window) in &update.view.windows {
         of(window).into_iter().for_each(|value| sample(&[name], value));

@@ -1,4 +1,4 @@
-//! The query API over gRPC, with reflection, on the port of the JSON API: the same questions and answers, converted field by field.
+//! The query API over gRPC, with reflection, on the port of the JSON API: the same requests and answers, converted field by field.
 //!
 //! `proto/agentgauge/v1/query.proto` has the messages; a test compares their fields with those of the JSON objects.
 
@@ -51,7 +51,7 @@ const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/query/descr
 static POOL: LazyLock<Option<DescriptorPool>> =
     LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS).ok());
 
-/// The service, which answers by the same functions as the JSON API.
+/// The service, which uses the same functions as the JSON API.
 struct Service<Q>(Exporter<Q>);
 
 /// The routes.
@@ -62,7 +62,7 @@ pub(super) fn router<Q: Query>(exporter: &Exporter<Q>) -> Router<Exporter<Q>> {
     };
     let service = QueryServiceServer::new(Service(exporter.clone()));
     let mut router = Router::new().route_service(&all_of(&service), service);
-    // Building fails only if our own descriptors cannot be read.
+    // Building fails only if the embedded descriptors cannot be read.
     if let Ok(v1) = reflection().build_v1() {
         router = router.route_service(&all_of(&v1), v1);
     }
@@ -188,18 +188,18 @@ impl From<Refused> for Status {
     }
 }
 
-/// Whether a request with these headers is one of gRPC.
+/// Whether a request with these headers is gRPC.
 pub(super) fn is_asked(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     content_type.is_some_and(|value| value.starts_with("application/grpc"))
 }
 
-/// Who asks; a router without a guard serves anybody.
+/// The sender of a request; a router without a guard serves everybody.
 fn identity<T>(request: &Request<T>) -> Identity {
     request.extensions().get::<Identity>().cloned().unwrap_or_default()
 }
 
-/// Whose turn it is at what is answered in turns.
+/// The requester whose turn it is, for answers that are made in turns.
 fn requester<T>(request: &Request<T>) -> fair::Requester {
     request.extensions().get::<fair::Requester>().cloned().unwrap_or_default()
 }
@@ -218,13 +218,13 @@ fn failed() -> Status {
     Status::internal("the message could not be carried over")
 }
 
-/// The descriptor of the message of this name.
+/// The descriptor of the message with this name.
 fn descriptor(name: &str) -> Result<MessageDescriptor, Status> {
     let pool = POOL.as_ref().ok_or_else(failed)?;
     pool.get_message_by_name(&format!("agentgauge.v1.{name}")).ok_or_else(failed)
 }
 
-/// Converts a request, which is the message of this name, by way of its JSON object to what the JSON API is asked with.
+/// Converts a request, which is the message with this name, by way of its JSON object to the parameters of the JSON API.
 fn asked<P: DeserializeOwned>(name: &str, request: &impl Message) -> Result<P, Status> {
     let mut message = DynamicMessage::new(descriptor(name)?);
     message.transcode_from(request).map_err(|_| failed())?;
@@ -236,7 +236,7 @@ fn asked<P: DeserializeOwned>(name: &str, request: &impl Message) -> Result<P, S
     P::deserialize(params).map_err(|why| bad_request(&why.to_string()).into())
 }
 
-/// Converts a value, by way of its JSON object, to the message of this name.
+/// Converts a value, by way of its JSON object, to the message with this name.
 fn carried<T: Message + Default>(name: &str, value: impl Serialize) -> Result<Response<T>, Status> {
     let value = serde_json::to_value(value).map_err(|_| failed())?;
     let options = DeserializeOptions::new().deny_unknown_fields(false);
@@ -290,7 +290,7 @@ mod tests {
             for field in descriptor.fields() {
                 let value = match (field.name(), field.kind()) {
                     ("range", _) => Value::String("7d".to_owned()),
-                    // It has names of its own here.
+                    // This field has other names here.
                     ("sort", _) => continue,
                     (_, Kind::String) => Value::String("x".to_owned()),
                     (_, Kind::Bool) => Value::Bool(true),
@@ -313,10 +313,10 @@ mod tests {
         let schemas = document["components"]["schemas"].as_object().unwrap();
         let mut compared = 0;
         for (name, schema) in schemas {
-            // Of an enumeration a message has the word.
+            // A message has an enumeration as its word.
             let Some(properties) = schema["properties"].as_object() else { continue };
             let Some(message) = pool.get_message_by_name(&format!("agentgauge.v1.{name}")) else {
-                // The one is told by a status, the other only with JSON.
+                // gRPC has a status instead of the one; the other exists only in JSON.
                 let json_only = ["Error", "SessionsPage"];
                 assert!(json_only.contains(&name.as_str()), "{name} is not in query.proto");
                 continue;

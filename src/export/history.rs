@@ -1,6 +1,6 @@
-//! The past of the board: a ring of points for each agent, in memory, for sparklines and the page.
+//! The history of the board: a ring of points for each agent, in memory, for sparklines and the page.
 //!
-//! Prometheus keeps the past; this is the last hour for those without a Prometheus, and with a store a week (`kept_history.rs`).
+//! Prometheus keeps the history; this is the last hour for users without Prometheus, and with a store a week (`kept_history.rs`).
 //! Scores are held to four decimals.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -44,13 +44,13 @@ crate::engine::options! {
 /// One agent over time: columns of equal length, oldest first.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct HistoryView {
-    /// Whose past this is.
+    /// The agent.
     pub agent: AgentName,
-    /// Seconds between two points, the newest hour of a longer past apart.
+    /// Seconds between two points, except for the newest hour of a longer history.
     pub step_seconds: f64,
-    /// When versions of the agent came after the first one, this one among them, the oldest first.
+    /// When versions of the agent were first seen, after the first one and including this one, the oldest first.
     pub new_versions: Vec<NewVersionView>,
-    /// When.
+    /// The times of the points.
     pub unix_nano: Vec<String>,
     /// Reliability by window, to four decimals; null where there was none.
     pub reliability: BTreeMap<String, Vec<Option<f64>>>,
@@ -60,19 +60,19 @@ pub struct HistoryView {
     pub failure_ratio: BTreeMap<String, Vec<Option<f64>>>,
     /// The share of failing traces that was usual; null before the first done trace.
     pub usual: Vec<Option<f64>>,
-    /// What was said of the share of failing traces: `quiet`, `recovering`, `warning`, `critical`; null before the first done trace.
+    /// The state of the share of failing traces: `quiet`, `recovering`, `warning`, `critical`; null before the first done trace.
     pub state: Vec<Option<&'static str>>,
-    /// Done traces seen.
+    /// Done traces.
     pub traces: Vec<u64>,
     /// Open sessions.
     pub sessions_active: Vec<u64>,
-    /// Sessions in which a loop goes on that is known by more than names.
+    /// Sessions with a running loop that is known by more than names.
     pub sessions_looping: Vec<u64>,
     /// Dollars spent so far; null without any known.
     pub cost_usd: Vec<Option<f64>>,
 }
 
-/// A version that was new.
+/// A new version.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct NewVersionView {
     /// The version; null if none was sent.
@@ -81,7 +81,7 @@ pub struct NewVersionView {
     pub unix_nano: String,
 }
 
-/// How far back one looks.
+/// A range of the history.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq)]
 pub enum Range {
     /// The last hour.
@@ -108,7 +108,7 @@ pub struct Lookback {
     pub now: Timestamp,
 }
 
-/// The rows of one step.
+/// An archive: the rows at one step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Archive {
     /// Rows of a minute, for six hours.
@@ -119,7 +119,7 @@ pub(super) enum Archive {
     HalfHours,
 }
 
-/// A point as it is kept in the file.
+/// A point as it is stored in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Row {
     /// Seconds since 1970.
@@ -183,7 +183,7 @@ impl Ring {
         self.points.push_back(Point::of(update, now, scores.into()));
     }
 
-    /// The points in memory, after the older ones of `kept`, a window and its kept rows.
+    /// The points in memory, after the older ones in `kept`: a window and its stored rows.
     pub(super) fn view(
         &self,
         agent: AgentName,
@@ -202,7 +202,7 @@ impl Ring {
         view(agent, step, &windows, &points)
     }
 
-    /// The share of failing traces in one window, for the last `points`.
+    /// The share of failing traces in one window, for the last `points` points.
     pub(super) fn failing(&self, window: &str, points: usize) -> Vec<Option<f64>> {
         let named = self.windows.iter().zip(0_u8..).find(|(name, _)| *name == window);
         let skipped = self.points.len().saturating_sub(points);
@@ -293,7 +293,7 @@ impl Range {
         Duration::from_secs(3_600 * hours)
     }
 
-    /// The finest archive that reaches back so far.
+    /// The finest archive that covers the range.
     pub(super) fn archive(self) -> Archive {
         match self {
             Self::Hour | Self::SixHours => Archive::Minutes,
@@ -332,7 +332,7 @@ impl Archive {
 
 #[cfg(test)]
 impl Row {
-    /// A row with nothing but a share.
+    /// A row with nothing but a share of failing traces.
     pub(super) fn failing(at: u32, failing: u16) -> Self {
         Self { at, failing, ..Self::default() }
     }
@@ -359,8 +359,8 @@ impl Row {
         }
     }
 
-    /// This row, which replaces `before`: if both are of the same step, it keeps the worse state and the greater number of looping
-    /// sessions, so that no drop is lost between two rows.
+    /// This row, which replaces `before`: if both belong to the same step, it keeps the worse state and the greater number of
+    /// looping sessions, so that no drop is lost between two rows.
     #[must_use]
     pub(super) fn after(self, before: Option<Self>, archive: Archive) -> Self {
         let same = before.filter(|row| row.at / archive.step() == self.at / archive.step());
@@ -399,7 +399,7 @@ impl Row {
         bytes
     }
 
-    /// Reads a row; `None` if its sum is wrong.
+    /// Reads a row; `None` if its checksum is wrong.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let (row, sum) = bytes.split_last_chunk::<4>()?;
         let sound = row.len() == ROW - 4 && crc32c(row).to_le_bytes() == *sum;

@@ -32,11 +32,11 @@ use crate::engine::span::Timestamp;
 use crate::refused::Refused;
 use crate::{runbook as runbooks, telemetry};
 
-/// The time within which something of an answer has to be taken, unless told otherwise.
+/// The time within which some part of an answer has to be read, unless set otherwise.
 const READ_TIME: Duration = Duration::from_secs(30);
 
-/// The pause after each `PIECES` pieces of a scrape. Yielding to tasks that are ready, as between all pieces, is not enough:
-/// threads that decode need the core, too.
+/// The pause after each `PIECES` pieces of a scrape. Yielding to ready tasks, as between all pieces, is not enough: decoding
+/// threads need the core, too.
 const PAUSE: Duration = Duration::from_millis(1);
 const PIECES: u64 = 4;
 
@@ -58,14 +58,14 @@ pub struct Exporter<Q> {
     detail: Detail,
     pub(super) readers: Arc<Readers>,
     scrapes: Scrapes,
-    /// Turns of those who ask for answers of sessions, and of those who ask for the kept past.
+    /// Turns for answers about sessions, and for answers from the stored history.
     pub(super) lists: Lists,
     pub(super) pasts: Lists,
     /// Room for live streams; more are refused.
     pub(super) streams: Streams,
-    /// True once the daemon goes down, which ends streams.
+    /// True once the daemon shuts down, which ends streams.
     pub stopping: watch::Receiver<bool>,
-    /// The bytes to which names and ids are cut when they are kept: one that is asked for is cut likewise.
+    /// The bytes to which names and ids are cut when they are stored: those in requests are cut likewise.
     pub max_name_bytes: usize,
     /// The facts about the daemon that the page needs.
     pub about: AboutView,
@@ -104,13 +104,13 @@ impl<Q: Query> Exporter<Q> {
         }
     }
 
-    /// A name or an id as it is kept.
+    /// A name or an id as it is stored.
     pub(super) fn kept<'n>(&self, name: &'n str) -> &'n str {
         &name[..name.floor_char_boundary(self.max_name_bytes)]
     }
 
-    /// Cuts off every answer of which nothing is taken for `patience`. Calls `cut` for every answer that is cut off, with the reason,
-    /// and `full` for every answer or stream without room, with the limit.
+    /// Cuts off every answer that is not read for `patience`. Calls `cut` for every answer that is cut off, with the reason, and
+    /// `full` for every answer or stream without room, with the limit.
     #[must_use]
     pub fn counting(self, patience: Duration, cut: Count, full: Count) -> Self {
         let options = self.board.options();
@@ -147,7 +147,7 @@ impl<Q: Query> Exporter<Q> {
     }
 }
 
-/// Answers a scrape. The page is sent piece by piece as it is rendered, so that neither its size nor a slow reader holds up others.
+/// Answers a scrape. The page is sent piece by piece as it is rendered, so that neither its size nor a slow reader delays others.
 async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, request: Request) -> Response {
     let (headers, caller) = (request.headers(), Caller::of(request.extensions(), true));
     let Some((making, reading)) = exporter.scrapes.begin(&caller).await else {
@@ -157,7 +157,7 @@ async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, request: Request
     let accept =
         headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
-    // A tenant does not see the daemon's own metrics, which count what is done for others.
+    // A tenant does not see the daemon's own metrics, which cover all tenants.
     let families = if caller.is_tenant() { Vec::new() } else { (exporter.health)() };
     let mut last = match health(&families, format) {
         Ok(text) => text,
@@ -178,7 +178,7 @@ async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, request: Request
     ([(header::CONTENT_TYPE, format.content_type())], Body::new(reading)).into_response()
 }
 
-/// Makes an answer when it is its turn and counts it until it is sent; answers instead that there is no room for it.
+/// Makes an answer when it is its turn and counts it until it is sent; without room, answers that there is none.
 async fn hold(
     State((lists, readers)): State<(Lists, Arc<Readers>)>,
     mut request: Request,
@@ -190,7 +190,7 @@ async fn hold(
     request.extensions_mut().insert(requester.clone());
     let held = async {
         let path = request.uri().path();
-        // Kept until the answer is counted, so that few are held that are not.
+        // Kept until the answer is counted, so that only few uncounted answers exist.
         let _turn = match lists::looks_into_sessions(path) {
             true => Some(lists.turn(&requester).await?),
             false => None,
@@ -205,7 +205,7 @@ async fn hold(
     }
 }
 
-/// Gives way to other tasks before the piece of a page with this number.
+/// Yields to other tasks before the piece of a page with this number.
 pub(super) async fn give_way(number: u64) {
     if !number.is_multiple_of(PIECES) {
         yield_now().await;
@@ -235,8 +235,8 @@ fn health(families: &[MetricFamily], format: Format) -> Result<String, prometheu
     Ok(text.lines().map(line).collect())
 }
 
-/// Answers whether the daemon is ready, for anybody; the reason can name brokers and topics, so only those who may read everything
-/// get it.
+/// Answers whether the daemon is ready, for everybody; the reason can name brokers and topics, so only those who may read
+/// everything get it.
 async fn ready<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     insider: Option<Extension<Insider>>,
@@ -255,7 +255,7 @@ async fn ready<Q: Query>(
     }
 }
 
-/// Answers with a section of the runbook, such as that about an alert.
+/// Answers with a section of the runbook, such as the one about an alert.
 async fn runbook(Path(name): Path<String>) -> Response {
     match runbooks::section(&name) {
         Some((heading, text)) => format!("{heading}\n\n{text}\n").into_response(),
@@ -272,7 +272,7 @@ const CONTENT_SECURITY: HeaderValue = HeaderValue::from_static(
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'",
 );
 
-/// Adds headers by which browsers take answers for the type that is stated and load nothing from elsewhere.
+/// Adds headers that make browsers trust the stated type and load nothing from elsewhere.
 async fn hardened(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -308,7 +308,7 @@ mod tests {
     use crate::export::query::{ListRequest, Listing};
     use crate::fair::Requester;
 
-    /// Counts how often it is asked.
+    /// Counts its calls.
     #[derive(Clone, Default)]
     struct FixedAnswers(Arc<AtomicU64>);
 
@@ -391,7 +391,7 @@ mod tests {
             refused += usize::from(status == StatusCode::SERVICE_UNAVAILABLE);
         }
         assert_eq!(*counted.lock().unwrap(), vec!["api_lists"; refused]);
-        // With alerts, which are problems where there is no Prometheus to ask.
+        // Alerts included, which are problems if there is no Prometheus to ask.
         assert_eq!(refused, 6);
         drop(all);
         assert_eq!(ask("/api/v1/problems").await, StatusCode::OK);
@@ -496,7 +496,7 @@ mod tests {
     async fn a_page_of_whole_sessions_ends_before_it_is_huge() {
         let (_, _, body) = ask("/api/v1/sessions?service_name=heavy", "*/*").await;
         let body: serde_json::Value = serde_json::from_str(&body).unwrap();
-        // Two of them would have more than 10,000 traces together; how many there are is told all the same.
+        // Two of them would have more than 10,000 traces together; their total is reported all the same.
         assert_eq!(body["sessions"].as_array().unwrap().len(), 1);
         assert_eq!(body["total"], 3);
     }
@@ -525,7 +525,7 @@ mod tests {
     async fn a_request_that_does_not_come_is_given_up() {
         for (method, expected) in [
             ("agentgauge.v1.QueryService/ListAgents", "4"),
-            // A stream of requests, which then is at its end.
+            // A stream of requests, which then ends.
             ("grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "0"),
         ] {
             let nothing = futures_util::stream::pending::<Result<&str, std::io::Error>>();

@@ -1,4 +1,5 @@
-//! The past of the board for a week, in a file: rows of agents at three steps. Each archive is a ring, whose oldest row is overwritten.
+//! The history of the board for a week, in a file: rows of agents at three steps. Each archive is a ring, whose oldest row is
+//! overwritten.
 //!
 //! ```text
 //! history:  slots of SLOT bytes, one for each agent
@@ -6,8 +7,8 @@
 //! row:      time and values, then their CRC-32C; a torn row counts as none
 //! ```
 //!
-//! The place of a row follows from its time, so rows are neither moved nor searched. Rows are not synced: after a power cut the last
-//! minutes may be missing.
+//! The position of a row follows from its time, so rows are neither moved nor searched. Rows are not synced: after a power failure
+//! the last minutes may be missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -37,9 +38,9 @@ struct Slots {
     tenants: TenantCounts,
     /// The number of slots in the file.
     count: u64,
-    /// The number of agents that lost their slot to others since it was last taken.
+    /// The number of agents that lost their slot to others since this number was last taken.
     displaced: usize,
-    /// Tenants for whose new agents there was no slot at this second: slots are not searched again for each of these agents.
+    /// Tenants for whose new agents there was no slot in this second: slots are not searched again for each of these agents.
     refused: (u32, BTreeSet<TenantHash>),
 }
 
@@ -55,7 +56,7 @@ struct Slot {
 /// Why an agent's row was not written, for a counter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NotKept {
-    /// All slots that it could get have agents with a row of the last minute.
+    /// All slots that it could get belong to agents with a row in the last minute.
     NoSlot,
     /// The agent's names are too long for a head.
     Names,
@@ -75,11 +76,12 @@ impl NotKept {
 }
 
 impl KeptHistory {
-    /// Opens or makes the history in a directory, with room for `max_agents`, which tenants share. Agents over that lose their slots.
+    /// Opens or creates the history in a directory, with room for `max_agents`, which tenants share. Agents beyond that lose their
+    /// slots.
     ///
     /// # Errors
     ///
-    /// Fails if the directory or the file cannot be made, read, or written.
+    /// Fails if the directory or the file cannot be created, read, or written.
     pub fn open(directory: &Path, max_agents: usize, shares: Shares) -> io::Result<Self> {
         Self::on(Arc::new(Folder::new(directory)?), max_agents, shares)
     }
@@ -105,7 +107,7 @@ impl KeptHistory {
         Ok(kept)
     }
 
-    /// Takes the slots of agents over the bound, and cuts the file after the last slot that is taken.
+    /// Takes away the slots of agents over the bound, and truncates the file after the last used slot.
     fn make_room(&self, slots: &mut Slots) -> io::Result<()> {
         while slots.of.len() > self.max_agents
             && let Some(tenant) = slots.tenants.most_over_share(&self.shares)
@@ -123,7 +125,7 @@ impl KeptHistory {
         Ok(())
     }
 
-    /// Writes a row of an agent, at each step.
+    /// Writes a row of an agent to each archive.
     ///
     /// # Errors
     ///
@@ -146,8 +148,8 @@ impl KeptHistory {
         written.map_err(|_| NotKept::Disk)
     }
 
-    /// Takes a slot for a new agent: a free or new one, or that of the agent that has had no row for longest, of the tenant that would have
-    /// the most of its share, else of its own tenant.
+    /// Takes a slot for a new agent: a free or new one, or that of the agent without a row for longest, of the tenant that would
+    /// hold the most relative to its share, else of the agent's own tenant.
     fn claim(&self, slots: &mut Slots, agent: &AgentKey, at: u32) -> Result<u64, NotKept> {
         let began = Timestamp(u64::from(at) * 1_000_000_000);
         let head = head(agent, began).ok_or(NotKept::Names)?;
@@ -192,7 +194,7 @@ impl KeptHistory {
         quietest(most_over_share).or_else(|| quietest(tenant(new)))
     }
 
-    /// The rows of an agent from the second `since` on, the oldest first; empty if it has none.
+    /// The rows of an agent from the second `since` on, the oldest first; empty if there are none.
     pub(super) fn read(&self, agent: &AgentKey, archive: Archive, since: u32) -> Vec<Row> {
         let number = || self.slots().of.get(agent).map(|slot| slot.number);
         let Some(own) = number() else { return Vec::new() };
@@ -208,7 +210,7 @@ impl KeptHistory {
 
     fn rows(&self, number: u64, archive: Archive) -> Vec<Row> {
         let bytes = self.disk.read_at(FILE, place(number, archive, 0), ROW * archive.rows());
-        // The last slot of a file that was cut short has fewer rows.
+        // The last slot of a truncated file has fewer rows.
         bytes.unwrap_or_default().chunks_exact(ROW).filter_map(Row::read).collect()
     }
 
@@ -239,7 +241,7 @@ impl Slots {
         }
     }
 
-    /// The agent of a tenant that has had no row for longest, with its slot.
+    /// The agent of a tenant without a row for longest, with its slot.
     fn quietest_of(&self, of: TenantHash) -> Option<(AgentKey, Slot)> {
         let own = self.of.iter().filter(|(agent, _)| tenant(agent) == of);
         own.min_by_key(|(_, slot)| slot.last).map(|(agent, slot)| (agent.clone(), *slot))
@@ -256,7 +258,7 @@ impl std::fmt::Debug for KeptHistory {
     }
 }
 
-/// The position in the file of the row of a time.
+/// The position in the file of the row for a time.
 fn place(number: u64, archive: Archive, at: u32) -> u64 {
     let before: usize =
         Archive::ALL.into_iter().take_while(|other| *other != archive).map(Archive::rows).sum();
@@ -332,7 +334,7 @@ mod tests {
         drop(kept);
         let kept = open(&directory, 2);
         assert_eq!(failing(&kept, "a", Archive::Minutes), [(0, 1), (60, 2), (120, 3)]);
-        // Of a longer step the last word in it holds.
+        // In a longer step the last row counts.
         assert_eq!(failing(&kept, "a", Archive::HalfHours), [(120, 3)]);
         assert_eq!(failing(&kept, "b", Archive::Minutes), [(60, 9)]);
         assert_eq!(kept.began(&agent("b")), Some(Timestamp(60_000_000_000)));

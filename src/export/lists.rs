@@ -1,5 +1,5 @@
-//! Turns of those who ask for answers that are made of sessions, as the shards look into each of them, or of the kept past, which is
-//! read from files on threads that requests are decoded on, too.
+//! Turns for answers about sessions, as shards have to read each session, and for answers from the stored history, which is read
+//! from files on threads that also decode requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::access::Identity;
 use crate::fair::{Entered, Fair, Grant, Requester};
 use crate::refused::Refused;
 
-/// The most answers of one kind that are made at a time, and the most that wait for their turn.
+/// The most answers of one kind that are made at a time, and the most requests that wait for their turn.
 pub(super) const MAX_LISTS: u32 = 2;
 const MAX_WAITING_LISTS: usize = 256;
 
-/// What the paths begin with whose answers are made of sessions.
+/// The beginnings of the paths whose answers are about sessions.
 const OF_SESSIONS: [&str; 7] = [
     "/api/v1/problems",
     "/api/v1/session",
@@ -26,7 +26,7 @@ const OF_SESSIONS: [&str; 7] = [
     "/agentgauge.v1.QueryService/ExplainTrace",
 ];
 
-/// Turns of those who ask for answers of one kind; tenants, and the connections of each, take turns.
+/// Turns for answers of one kind; tenants, and the connections of each, take turns.
 #[derive(Clone)]
 pub(super) struct Lists {
     pub(super) turns: Arc<Fair>,
@@ -35,7 +35,7 @@ pub(super) struct Lists {
     full: Count,
 }
 
-/// A kind of answer, and the words by which one is refused.
+/// A kind of answer, and the words by which a request is refused.
 struct Kind {
     limit: &'static str,
     code: &'static str,
@@ -55,12 +55,12 @@ const HISTORY: Kind = Kind {
 };
 
 impl Lists {
-    /// Nobody asks for what is made of sessions. Whoever has waited for `patience` is turned away; `full` is called then.
+    /// Turns for answers about sessions. A request that has waited for `patience` is refused; `full` is called then.
     pub(super) fn of_sessions(patience: Duration, full: Count) -> Self {
         Self::new(&SESSIONS, patience, full)
     }
 
-    /// Nobody asks for the kept past, likewise.
+    /// Turns for answers from the stored history, likewise.
     pub(super) fn of_the_past(patience: Duration, full: Count) -> Self {
         Self::new(&HISTORY, patience, full)
     }
@@ -82,12 +82,13 @@ impl Lists {
     }
 }
 
-/// Whose turn it is: that of an identity's tenant or, without one, of its name, and of its connection, whose number is 0 if it has none.
+/// The requester for turns: the identity's tenant or, without one, its name, and its connection, whose number is 0 if there is
+/// none.
 pub(super) fn requester(who: &Identity, connection: u64) -> Requester {
     Requester { tenant: Arc::clone(who.tenant.as_ref().unwrap_or(&who.name)), connection }
 }
 
-/// Whether the answer at this path is made of sessions.
+/// Whether the answer at this path is about sessions.
 pub(super) fn looks_into_sessions(path: &str) -> bool {
     OF_SESSIONS.iter().any(|start| path.starts_with(start))
 }

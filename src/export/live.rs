@@ -1,8 +1,8 @@
 //! A live stream of changes, as server-sent events.
 //!
-//! Each stream looks at the board once a second and sends the agents that changed since its last look: one `agents`
-//! event with their newest rows. A slow reader gets fewer events, never old rows, and nothing piles up for it. The id of an event
-//! is the board's revision, so a client that comes back with `Last-Event-ID` gets what it missed.
+//! Each stream checks the board once a second and sends the agents that changed since its last check: one `agents` event with their
+//! newest rows. A slow reader gets fewer events, never old rows, and nothing queues up for it. The id of an event is the board's
+//! revision, so a client that reconnects with `Last-Event-ID` gets what it missed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -31,22 +31,22 @@ use crate::engine::span::Timestamp;
 use crate::engine::view::AgentName;
 use crate::refused::Refused;
 
-/// Time between two looks at the board.
+/// Time between two checks of the board.
 const STEP: Duration = Duration::from_secs(1);
 
 /// Quiet time after which a line keeps the connection alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// What an `agents` event carries.
+/// The content of an `agents` event.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(super) struct Changes {
     /// The agents that changed, by name.
     agents: Vec<FleetRow>,
-    /// Agents that have gone.
+    /// Agents that are gone.
     gone: Vec<AgentName>,
 }
 
-/// Room for streams: a number for each identity, so that none takes the room of others.
+/// Room for streams: a number for each identity, so that no identity takes the room of others.
 #[derive(Clone)]
 pub(super) struct Streams {
     most: usize,
@@ -58,12 +58,12 @@ pub(super) struct Streams {
 type Who = (Option<Arc<str>>, Arc<str>);
 
 impl Streams {
-    /// Room for `most` streams of each identity; `full` is called if there is none left.
+    /// Room for `most` streams of each identity; `full` is called if none is left.
     pub(super) fn new(most: usize, full: Count) -> Self {
         Self { most, full, of: Arc::default() }
     }
 
-    /// Takes room for a stream of an identity, given back when dropped; `None` if there is none left.
+    /// Takes room for a stream of an identity, which is returned when dropped; `None` if none is left.
     fn begin(&self, identity: &Identity) -> Option<OwnedSemaphorePermit> {
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
         let room = of.entry((identity.tenant.clone(), Arc::clone(&identity.name)));
@@ -83,7 +83,7 @@ pub(super) struct Stream {
     since: u64,
     told: BTreeSet<AgentKey>,
     stopping: watch::Receiver<bool>,
-    // Whether the stream has looked at the board; the first look is at once.
+    // Whether the stream has checked the board; the first check is immediate.
     looked: bool,
     _permit: OwnedSemaphorePermit,
 }
@@ -118,16 +118,16 @@ impl Stream {
             return Err(Refused::new(status, "too_many_streams", message));
         };
         let Exporter { board, stopping, .. } = exporter.clone();
-        // A revision that the board has not reached is of an earlier process.
+        // A revision that the board has not reached comes from an earlier process.
         let since = last.filter(|last| *last <= board.revision()).unwrap_or(0);
-        // A reader that comes back knows the agents that it was told before.
+        // A reader that reconnects knows the agents that it was sent before.
         let wanted = |update: &AgentFacts| since > 0 && filter.admits(Some(&update.agent));
         let (known, _) = board.changed(0, wanted);
         let told = known.iter().map(|update| update.agent.clone()).collect();
         Ok(Self { board, filter, since, told, stopping, looked: false, _permit: permit })
     }
 
-    /// Waits for changes; returns them with the revision up to which they go, and `None` when the daemon goes down.
+    /// Waits for changes; returns them with the revision that they cover, and `None` when the daemon shuts down.
     pub(super) async fn next(mut self) -> Option<((Changes, u64), Self)> {
         loop {
             if self.looked {
@@ -144,7 +144,7 @@ impl Stream {
         }
     }
 
-    /// The changes since the last look; `None` if there are none, except at the first.
+    /// The changes since the last check; `None` if there are none, except at the first.
     fn changes(&mut self) -> Option<Changes> {
         let wanted = |update: &AgentFacts| self.filter.admits(Some(&update.agent));
         let (updates, revision) = self.board.changed(self.since, wanted);
@@ -161,13 +161,13 @@ impl Stream {
         }
         let nothing = agents.is_empty() && gone.is_empty();
         self.since = revision;
-        // The first look always gives an event, so that a reader knows that the stream works.
+        // The first check always gives an event, so that a reader knows that the stream works.
         (!nothing || !self.looked)
             .then(|| Changes { agents, gone: gone.iter().map(AgentName::from).collect() })
     }
 }
 
-/// Waits for the daemon to go down; for ever if the sender is dropped.
+/// Waits for the daemon to shut down; for ever if the sender is dropped.
 async fn stopped(stopping: &mut watch::Receiver<bool>) {
     if stopping.wait_for(|stopping| *stopping).await.is_err() {
         std::future::pending::<()>().await;

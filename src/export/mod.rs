@@ -1,4 +1,4 @@
-//! What comes out: the board, the metrics, the HTTP endpoints, the page.
+//! The outputs: the board, the metrics, the HTTP endpoints, the page.
 
 pub mod about;
 pub mod alerts;

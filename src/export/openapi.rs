@@ -1,4 +1,4 @@
-//! The description of the query API, in OpenAPI 3.1, from the types that it answers with.
+//! The description of the query API, in OpenAPI 3.1, derived from the types of its answers.
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
@@ -28,7 +28,7 @@ struct Operation {
 
 const JSON: &str = "application/json";
 
-/// What is the same for most operations.
+/// What most operations have in common.
 const READ: Operation = Operation {
     path: "",
     id: "",
@@ -39,7 +39,7 @@ const READ: Operation = Operation {
     missing: None,
 };
 
-/// All operations that only read; those that take data in are described by hand.
+/// All operations that only read; those that accept data are described by hand.
 #[rustfmt::skip] // A row is one operation.
 const OPERATIONS: &[Operation] = &[
     Operation { path: "/api/v1/agents", id: "listAgents",
@@ -173,7 +173,7 @@ fn reports() -> Value {
     })
 }
 
-/// The schema of a request that accepts an agent's present level as usual.
+/// The schema of a request to accept an agent's present level as usual.
 fn acceptance() -> Value {
     let mut properties = agent();
     let names: Vec<&str> = STREAMS.iter().map(|stream| stream.name).collect();

@@ -1,8 +1,8 @@
 //! Scores out: sends the judge's scores as `gen_ai.evaluation.result` log records on the judged trace and its root span.
 //!
 //! `POST {url}/v1/logs`, protobuf, gzip. Records wait in a bounded queue, are sent in batches, and are sent again while the
-//! endpoint is down. Records over the queue or after the last attempt are counted and dropped. No stage waits for any of this, and
-//! records that come back to our own ports under our own scope are not read.
+//! endpoint is down. Records beyond the queue or after the last attempt are counted and dropped. No stage waits for any of this,
+//! and records under agentgauge's own scope that return to its ports are not read.
 
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
@@ -125,7 +125,8 @@ impl ScoresOut {
         }
     }
 
-    /// Waits for the next batch: at most `max_batch` scores, as they come until the first has waited long enough. Empty after the last.
+    /// Waits for the next batch: at most `max_batch` scores, collected until the first has waited long enough. Empty after the
+    /// last.
     async fn batch(&mut self) -> Vec<Score> {
         let mut batch = Vec::new();
         batch.extend(self.inbox.recv().await);
@@ -149,7 +150,7 @@ impl ScoresOut {
     }
 }
 
-/// The id that tells this process from others that send to the same endpoint: a random UUID, new at each start.
+/// The id that distinguishes this process from others that send to the same endpoint: a random UUID, new at each start.
 static INSTANCE: LazyLock<String> = LazyLock::new(|| {
     let random = |which: u8| u128::from(RandomState::new().hash_one(which));
     // A UUID of version 4 and the usual variant.
@@ -158,7 +159,7 @@ static INSTANCE: LazyLock<String> = LazyLock::new(|| {
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 });
 
-/// Our own scope.
+/// The scope of agentgauge's records.
 pub(super) fn scope() -> InstrumentationScope {
     InstrumentationScope {
         name: OWN_SCOPE.to_owned(),

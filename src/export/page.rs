@@ -1,4 +1,4 @@
-//! The document on what is measured, written from the families and the head comments of the files that compute it.
+//! The document about all metrics, written from the families and the head comments of the files that compute them.
 
 use std::fmt::Write;
 
@@ -50,7 +50,7 @@ const FORMULAS: &str = "
 The heads of the files that compute them.
 ";
 
-/// A file that computes something that is exported: its title and its text.
+/// A file that computes exported values: its title and its text.
 struct Source {
     title: &'static str,
     text: &'static str,
@@ -62,7 +62,7 @@ macro_rules! sources {
     };
 }
 
-/// All files that compute something that is exported.
+/// All files that compute exported values.
 const SOURCES: &[Source] = sources! {
     "agent_reliability" => "score/agent_reliability.rs",
     "agent_consistency" => "score/agent_consistency.rs",

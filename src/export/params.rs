@@ -1,4 +1,4 @@
-//! What the query API is asked with.
+//! The parameters of the query API.
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Query as Params};
@@ -26,7 +26,7 @@ const MAX_OFFSET: usize = 100_000;
 /// The most bytes of the message about a bad request.
 const MAX_MESSAGE_BYTES: usize = 512;
 
-/// What a list of agents is asked with.
+/// The parameters of a list of agents.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct AgentParams {
@@ -44,17 +44,17 @@ pub(super) struct AgentParams {
     pub(super) limit: Option<usize>,
     /// Things to leave out before it, at most 100000.
     pub(super) offset: Option<usize>,
-    /// How far back sparklines go: an hour, unless a longer past is kept (`api.history_agents`).
+    /// How far back sparklines go: an hour, unless a longer history is kept (`api.history_agents`).
     pub(super) range: Range,
 }
 
-/// What a list of sessions is asked with.
+/// The parameters of a list of sessions.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct SessionParams {
     /// `service.name`; empty: where it was not sent.
     pub(super) service_name: Option<String>,
-    /// The name of an agent that has a trace in them.
+    /// The name of an agent with a trace in the session.
     pub(super) agent_name: Option<String>,
     /// The agent's version.
     pub(super) agent_version: Option<String>,
@@ -62,25 +62,26 @@ pub(super) struct SessionParams {
     pub(super) environment: Option<String>,
     /// The tenant, for those who see more than one.
     pub(super) tenant: Option<String>,
-    /// Only open ones, or only closed ones.
+    /// Only open sessions, or only closed ones.
     pub(super) open: Option<bool>,
-    /// Only those with loops, or only those without.
+    /// Only sessions with loops, or only those without.
     pub(super) loops: Option<bool>,
-    /// Only those with a failing trace, or only those without.
+    /// Only sessions with a failing trace, or only those without.
     pub(super) failing: Option<bool>,
-    /// Only those that go on over a limit (`[limits]`), or have a trace that does, or only the others.
+    /// Only sessions that still run over a limit (`[limits]`), or have a trace that does, or only the others.
     pub(super) over_limit: Option<bool>,
-    /// Only those with an open trace of which nothing has come for `session.stall_after`, or only those without.
+    /// Only sessions with an open trace that is silent for `session.stall_after`, or only those without.
     pub(super) silent: Option<bool>,
-    /// Only those whose id has this part.
+    /// Only sessions whose id contains this text.
     pub(super) id: Option<String>,
-    /// Only those that called a tool whose name has this part.
+    /// Only sessions that called a tool whose name contains this text.
     pub(super) tool: Option<String>,
-    /// Only those of this user.
+    /// Only sessions of this user.
     pub(super) user: Option<String>,
-    /// In which order.
+    /// The order.
     pub(super) sort: Sort,
-    /// Whole sessions, of at most 10000 traces and 32 MiB together (over that the page ends before its limit), or one row for each.
+    /// Whole sessions, of at most 10000 traces and 32 MiB together (beyond that the page ends before its limit), or one row for
+    /// each.
     pub(super) detail: ListDetail,
     /// Things on the page: 100, at most 1000.
     pub(super) limit: Option<usize>,
@@ -88,7 +89,7 @@ pub(super) struct SessionParams {
     pub(super) offset: Option<usize>,
 }
 
-/// How much of each session a list has.
+/// How much of each session a list contains.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ListDetail {
@@ -99,7 +100,7 @@ pub(super) enum ListDetail {
     Row,
 }
 
-/// Which agent exactly; what is left out was not sent.
+/// Exactly one agent; a name that is left out was not sent.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct OneAgent {
@@ -113,55 +114,55 @@ pub(super) struct OneAgent {
     pub(super) environment: String,
     /// The tenant, for those who see more than one.
     pub(super) tenant: String,
-    /// How far back, as far as the past is kept; with a store a week.
+    /// How far back, as far as the history is kept; with a store a week.
     pub(super) range: Range,
 }
 
-/// Which of the sessions of one id.
+/// The scope that selects one of several sessions with the same id.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct SessionScope {
-    /// Its scope; needed only where several sessions have the id, and then the answer (409) names them.
+    /// Its scope; needed only if several sessions have the id, in which case the answer (409) names them.
     pub(super) scope: Option<String>,
     /// The tenant, for those who see more than one.
     pub(super) tenant: String,
 }
 
-/// One session, by an id that a path may not be able to name: clients take `.` and `..` in a path for steps, escaped or not.
+/// One session, by an id that a path may not be able to contain: clients take `.` and `..` in a path for steps, escaped or not.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OneSession {
     /// The session id.
     pub(super) id: String,
-    /// Its scope; needed only where several sessions have the id, and then the answer (409) names them.
+    /// Its scope; needed only if several sessions have the id, in which case the answer (409) names them.
     pub(super) scope: Option<String>,
     /// The tenant, for those who see more than one.
     #[serde(default)]
     pub(super) tenant: String,
 }
 
-/// Where a trace is.
+/// Where to find a trace.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct TraceParams {
-    /// The session that holds it; without it all are looked through.
+    /// The session that holds it; without it all are searched.
     pub(super) session: Option<String>,
     /// The scope of that session.
     pub(super) scope: Option<String>,
-    /// The tenant, for those who see more than one; without it, those of all are looked through, or a session without a tenant.
+    /// The tenant, for those who see more than one; without it, all tenants are searched, or a session without a tenant.
     pub(super) tenant: Option<String>,
 }
 
-/// What is asked for without anything more: who sends a filter would take the answer for a filtered one.
+/// No parameters: a client that sends a filter would take the answer for a filtered one.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NoParams {}
 
-/// What is asked, of whom, and by whom.
+/// A request to the API: the exporter, the sender and the parameters.
 pub(super) struct ApiRequest<Q, P> {
     pub(super) exporter: Exporter<Q>,
     pub(super) identity: Identity,
-    /// Whose turn it is at what is answered in turns.
+    /// The requester whose turn it is, for answers that are made in turns.
     pub(super) requester: fair::Requester,
     pub(super) params: P,
 }
@@ -182,7 +183,7 @@ impl<Q: Query, P: DeserializeOwned> FromRequestParts<Exporter<Q>> for ApiRequest
 }
 
 impl AgentParams {
-    /// The agents that are asked for, of those that the identity may see.
+    /// The requested agents, of those that the identity may see.
     pub(super) fn filter(self, identity: &Identity) -> AgentFilter {
         let Self { service_name, agent_name, agent_version, environment, tenant, .. } = self;
         let tenant = identity.scope(tenant);
@@ -210,7 +211,7 @@ pub(super) fn bounds(
     Ok((limit.unwrap_or(PAGE).min(MAX_PAGE), offset))
 }
 
-/// The refusal of a bad request, in the parser's words, cut short: they may repeat a long part of the request.
+/// The refusal of a bad request, in the parser's words, truncated: they may repeat a long part of the request.
 pub(super) fn bad_request(message: &str) -> Refused {
     let end =
         (0..=MAX_MESSAGE_BYTES.min(message.len())).rev().find(|at| message.is_char_boundary(*at));

@@ -1,4 +1,4 @@
-//! The present problems, the worst first: drops, loops that go on, runs over a limit, stalled traces.
+//! The present problems, the worst first: drops, running loops, runs over a limit, stalled traces.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,18 +19,18 @@ use crate::engine::sessions::Found;
 use crate::engine::view::{AgentName, DropView, SessionName, SessionView};
 use crate::refused::Refused;
 
-/// The most sessions among which examples of one kind of problem are looked for.
+/// The most sessions that are searched for examples of one kind of problem.
 const NEWEST: usize = 50;
 
-/// The most agents for which an example of one kind of problem is looked for, the worst first.
+/// The most agents that get an example of one kind of problem, the worst first.
 const EXAMPLES: usize = 20;
 
-/// What is wrong now, on pages.
+/// The present problems, on pages.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(super) struct ProblemsPage {
     /// The page, the worst first.
     pub(super) problems: Vec<Problem>,
-    /// How many there are on all pages.
+    /// The number of problems on all pages.
     pub(super) total: u64,
 }
 
@@ -41,7 +41,7 @@ pub(super) enum ProblemKind {
     /// More of something bad than usual.
     #[default]
     Drop,
-    /// Sessions have loops that go on.
+    /// Sessions have running loops.
     Loop,
     /// Runs are over a limit.
     RunLimit,
@@ -49,47 +49,47 @@ pub(super) enum ProblemKind {
     Stall,
 }
 
-/// One thing that is wrong with one agent.
+/// One problem of one agent.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub(super) struct Problem {
-    /// What kind of problem it is.
+    /// The kind of problem.
     pub(super) kind: ProblemKind,
-    /// Of a drop its stream, of a loop its kind, of a run over a limit the limit.
+    /// The stream of a drop, the kind of a loop, or the limit that a run is over.
     pub(super) what: Option<String>,
-    /// Of a run over a limit whether it is a trace or a session.
+    /// For a run over a limit, whether it is a trace or a session.
     pub(super) run: Option<&'static str>,
     /// The rule that raises an alert about it.
     pub(super) alert: &'static str,
     /// How bad it is.
     pub(super) severity: Severity,
-    /// Whose it is.
+    /// The agent.
     pub(super) agent: AgentName,
     /// Since when; null if that is not known.
     pub(super) since_unix_nano: Option<String>,
-    /// Of a drop traces since; of loops and of runs over a limit sessions; of a stall traces.
+    /// For a drop, traces since it began; for loops and runs over a limit, sessions; for a stall, traces.
     pub(super) count: u64,
-    /// Of a drop how likely it is none of chance, in `[0,1]`.
+    /// For a drop, the probability that it is not chance, in `[0,1]`.
     pub(super) confidence: Option<f64>,
-    /// Of a drop the share of failing traces before.
+    /// For a drop, the share of failing traces before it.
     pub(super) from: Option<f64>,
-    /// And since.
+    /// For a drop, the share of failing traces since it began.
     pub(super) to: Option<f64>,
     /// Calls of a loop in its example.
     pub(super) calls: Option<u64>,
-    /// Dollars that the loops of the example cost; null if not known.
+    /// Dollars that the loops of the example cost; null if unknown.
     pub(super) cost_usd: Option<f64>,
-    /// The signal that most fail by.
+    /// The signal by which most traces fail.
     pub(super) signal: Option<String>,
     /// The tool that fails or loops.
     pub(super) tool: Option<String>,
-    /// The kind of error of most failures of a drop; null if it is not told.
+    /// The kind of error of most failures of a drop; null if it is not reported.
     pub(super) error_type: Option<String>,
-    /// A session in which it can be seen.
+    /// A session that shows the problem.
     pub(super) session: Option<SessionName>,
 }
 
 impl<Q: Query> Exporter<Q> {
-    /// The problems of the agents that are asked for.
+    /// The problems of the requested agents.
     pub(super) async fn problems(
         &self,
         identity: &Identity,
@@ -124,7 +124,7 @@ impl<Q: Query> Exporter<Q> {
         self.query.list(request).await.rows
     }
 
-    /// Adds to problems of one kind, the worst first, the newest session of each agent that passes the filter.
+    /// Adds an example to problems of one kind, the worst first: the newest session of the agent that passes the filter.
     async fn with_examples(&self, mut found: Vec<Problem>, of: SessionFilter) -> Vec<Problem> {
         if found.is_empty() {
             return found;
@@ -137,7 +137,7 @@ impl<Q: Query> Exporter<Q> {
         for problem in found.iter_mut().take(EXAMPLES) {
             let mut row = newest.get(&problem.agent).copied().cloned();
             if row.is_none() {
-                // Rows have the agent of the first trace; what is wrong may be in a trace of another.
+                // Rows have the agent of the first trace; the problem may be in a trace of another.
                 let agent = AgentFilter::exactly(&problem.agent);
                 row = self.newest(SessionFilter { agent, ..of.clone() }, 1).await.pop();
             }
@@ -188,7 +188,8 @@ impl Problem {
     }
 }
 
-/// The drops of the worst severity of an agent: beside a critical drop, warnings have the same cause and are left to the agent's view.
+/// The drops of the worst severity of an agent: warnings beside a critical drop have the same cause and are left to the agent's
+/// view.
 fn drops(update: &AgentFacts) -> Vec<Problem> {
     let Some(worst) = worst_drop(update) else { return Vec::new() };
     let on = update.view.drops.iter().filter(|drop| drop.severity == worst.name());
@@ -215,7 +216,7 @@ fn drops(update: &AgentFacts) -> Vec<Problem> {
     on.filter_map(problem).collect()
 }
 
-/// A problem for each limit that sessions of an agent are over.
+/// A problem for each limit that sessions of an agent exceed.
 fn over_limits(update: &AgentFacts) -> Vec<Problem> {
     let over = update.sessions_over_limit.iter().filter(|(_, sessions)| **sessions > 0);
     let problem = |(limit, sessions): (&RunLimit, &u64)| Problem {
@@ -244,7 +245,7 @@ fn stall(update: &AgentFacts) -> Vec<Problem> {
     problem.into_iter().collect()
 }
 
-/// The problem that sessions of an agent have loops that go on.
+/// The problem that sessions of an agent have running loops.
 fn loop_that_goes_on(update: &AgentFacts) -> Vec<Problem> {
     let problem = (update.looping > 0).then(|| Problem {
         kind: ProblemKind::Loop,
@@ -257,7 +258,7 @@ fn loop_that_goes_on(update: &AgentFacts) -> Vec<Problem> {
     problem.into_iter().collect()
 }
 
-/// The worst severity of the loops that go on.
+/// The worst severity of the running loops.
 fn severity(update: &AgentFacts) -> Severity {
     let weighing = update.sessions_looping.iter().filter(|(labels, _)| labels.evidence.weighs());
     let on = weighing.filter(|(_, sessions)| **sessions > 0);

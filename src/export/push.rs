@@ -36,11 +36,11 @@ pub(super) enum Signal {
 /// The most bytes of a reply, as replies are short.
 const MAX_REPLY_BYTES: usize = 65_536;
 
-/// The longest wait that an endpoint may ask for, so that one reply does not stop us for days.
+/// The longest wait that an endpoint may ask for, so that one reply does not stop the sender for days.
 const MAX_ASKED_WAIT: Duration = Duration::from_secs(300);
 
 impl Push {
-    /// Sets up the requests of a signal, of which `outcomes` counts what becomes of the items.
+    /// Sets up the requests of a signal; `outcomes` counts the outcomes of its items.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl Push {
             max_reply_bytes: MAX_REPLY_BYTES,
             timeout: options.timeout,
         };
-        // From zero on, so that the first failure is seen as a rise.
+        // From zero on, so that the first failure shows as a rise.
         for outcome in ["dropped", "rejected"] {
             outcomes.with_label_values(&[outcome]);
         }
@@ -75,7 +75,7 @@ impl Push {
         })
     }
 
-    /// Sends a request with so many items, and counts what becomes of them.
+    /// Sends a request with this number of items, and counts their outcome.
     pub(super) async fn send_and_count(&self, body: Vec<u8>, items: u64) {
         let count = |outcome, count| self.outcomes.with_label_values(&[outcome]).inc_by(count);
         match self.send(body).await {
@@ -130,7 +130,8 @@ impl Signal {
     }
 }
 
-/// The number of items that the endpoint rejected, by its reply, which is the same message for every signal; 0 if it cannot be read.
+/// The number of items that the endpoint rejected, from its reply, which is the same message for every signal; 0 if it cannot be
+/// read.
 fn rejected(reply: &[u8]) -> u64 {
     let response = ExportLogsServiceResponse::decode(reply).unwrap_or_default();
     let rejected = response.partial_success.map_or(0, |partial| partial.rejected_log_records);
@@ -150,7 +151,7 @@ fn asked_wait(error: CallError) -> Duration {
     error.asked_wait().unwrap_or_default().min(MAX_ASKED_WAIT)
 }
 
-/// The lowest level that compresses: the one that libdeflate calls the fastest stores bytes as they are.
+/// The lowest level that compresses: the one that libdeflate calls the fastest only stores bytes.
 static QUICK: LazyLock<CompressionLvl> =
     LazyLock::new(|| CompressionLvl::new(1).unwrap_or_default());
 

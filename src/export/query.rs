@@ -1,4 +1,4 @@
-//! The questions about sessions that the endpoints ask.
+//! The queries about sessions that the endpoints make.
 
 use std::future::Future;
 
@@ -11,7 +11,7 @@ pub trait Query: Clone + Send + Sync + 'static {
     /// A page of sessions.
     fn list(&self, request: ListRequest) -> impl Future<Output = Listing> + Send;
 
-    /// The session under an id and, if it is given, a scope.
+    /// The session with an id and, if given, a scope.
     fn session(
         &self,
         tenant: &str,
@@ -19,7 +19,8 @@ pub trait Query: Clone + Send + Sync + 'static {
         scope: Option<&str>,
     ) -> impl Future<Output = Found> + Send;
 
-    /// One trace of a tenant, or of any; `None` if no session holds it. Faster if `session` gives the id of its session, or id and scope.
+    /// One trace of a tenant, or of any; `None` if no session holds it. Faster if `session` gives the id of its session, or id and
+    /// scope.
     fn explain(
         &self,
         tenant: Option<&str>,
@@ -40,7 +41,7 @@ pub trait Query: Clone + Send + Sync + 'static {
     }
 }
 
-/// A page of sessions that is asked for.
+/// A request for a page of sessions.
 #[derive(Clone, Debug, Default)]
 pub struct ListRequest {
     /// The sessions to list.
@@ -60,6 +61,6 @@ pub struct Listing {
     pub rows: Vec<SessionRow>,
     /// The number of sessions that match, on all pages.
     pub total: u64,
-    /// Whether sessions are missing, as other instances hold them or they left memory for the disk.
+    /// Whether sessions are missing, because other instances hold them or they were evicted to disk.
     pub partial: bool,
 }

@@ -1,11 +1,11 @@
-//! Answers on their way to their readers, and a budget for the bytes of them that are not sent.
+//! Answers that are being sent to their readers, and a budget for their unsent bytes.
 //!
 //! Every answer of more than a few bytes counts from when it is made until it is sent or dropped, whatever holds it: its body, a
 //! stream or the buffers of a connection. Half of the budget is for tenants, half for operators, which are identities without a
-//! tenant. Where an answer would be over it, another one is cut off: the one that was not taken for longest; or, if all are
-//! being taken, one of the identity that holds most, if that holds more than this one would. If there is neither, the answer is refused.
-//! So nobody keeps others from reading by reading nothing, and no tenant keeps an operator. An answer of which nothing is taken for
-//! `server.read_timeout` is cut off in any case.
+//! tenant. If an answer would exceed it, another one is cut off: the one that was not read for longest; or, if all are being read,
+//! one of the identity that holds most, if that holds more than the new answer's identity would. If there is neither, the answer is
+//! refused. So a client that reads nothing keeps no other from reading, and no tenant keeps out an operator. An answer that is not
+//! read for `server.read_timeout` is cut off in any case.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -28,33 +28,33 @@ use super::response_body::{Piece, Progress, ResponseBody, UnreadBytes};
 use crate::access::{Identity, Line};
 use crate::refused::Refused;
 
-/// The bytes of an answer that are given to its connection at a time. Its reader has to take as many within `server.read_timeout`.
+/// The bytes of an answer that are given to its connection at a time. Its reader has to read as many within `server.read_timeout`.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// The most bytes of an answer that is not counted: a stream takes more than that itself. Errors are answered whatever is held.
+/// The most bytes of an answer that is not counted: a stream takes more than that itself. Errors are always answered.
 const MAX_SMALL_BYTES: usize = 1 << 10;
 
-/// The time after which an answer of which nothing was taken makes room for others, at most.
+/// The longest time after which an unread answer makes room for others.
 const STEP: Duration = Duration::from_secs(1);
 
 /// The steps in `server.read_timeout`, at least.
 const MIN_STEPS: u32 = 4;
 
-/// The steps after which the connection is ended whose buffers still hold what was cut off.
+/// The steps after which a connection is ended whose buffers still hold an answer that was cut off.
 const MAX_STUCK: u32 = 2;
 
-/// The most answers, of operators and of tenants each, that wait for the room of those that were cut off, and the longest time for
-/// that.
+/// The most answers, of operators and of tenants each, that wait for the room of answers that were cut off, and the longest time
+/// for that.
 const MAX_WAITING: usize = 4;
 const MAX_WAIT: Duration = Duration::from_secs(3);
 
-/// All answers that are under way.
+/// All answers that are being sent.
 pub(super) struct Readers {
     pub(super) options: ApiOptions,
-    /// The time within which a client has to take, or to send, something.
+    /// The time within which a client has to read, or to send, something.
     pub(super) patience: Duration,
     step: Duration,
-    // The steps without a move after which an answer is cut off.
+    // The steps without progress after which an answer is cut off.
     max_still: u32,
     pub(super) cut: Count,
     full: Count,
@@ -64,7 +64,7 @@ pub(super) struct Readers {
     state: Mutex<State>,
 }
 
-/// Who asks for an answer.
+/// The sender of a request for an answer.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) who: Arc<Identity>,
@@ -75,7 +75,7 @@ pub(super) struct Caller {
 #[derive(Debug, Default)]
 pub(super) struct State {
     next: u64,
-    // Whether a task looks after the readers; it ends when there is none.
+    // Whether a task watches the readers; it ends when there is none.
     is_watched: bool,
     pub(super) readers: BTreeMap<u64, Reader>,
 }
@@ -88,7 +88,7 @@ pub(super) struct Reader {
     pub(super) pieces: VecDeque<Bytes>,
     pub(super) is_whole: bool,
     pub(super) waker: Option<Waker>,
-    // The last move that a step has seen, and the steps since.
+    // The last progress that a step has noticed, and the steps since.
     seen: u64,
     still: u32,
     // Whether all of it was handed to the connection, whose buffers hold the rest.
@@ -100,16 +100,16 @@ pub(super) struct Reader {
 /// Why there is no room for an answer.
 #[derive(Debug, Eq, PartialEq)]
 enum NoRoom {
-    /// What was cut off is being freed.
+    /// Answers that were cut off are being freed.
     Freeing,
-    /// There will be once this reader is cut off.
+    /// There will be room once this reader is cut off.
     CutOff(u64),
-    /// All who read go on reading.
+    /// All readers keep reading.
     Full,
 }
 
 impl Readers {
-    /// Readers of nothing, who have to take something within `patience`. `cut` counts answers that are cut off, `full` those that are
+    /// No readers yet; each has to read something within `patience`. `cut` counts answers that are cut off, `full` those that are
     /// refused.
     pub(super) fn new(options: ApiOptions, patience: Duration, cut: Count, full: Count) -> Self {
         let step = STEP.min(patience / MIN_STEPS).max(Duration::from_millis(1));
@@ -128,7 +128,7 @@ impl Readers {
     ) -> Result<Response, Refused> {
         let (head, mut body) = answer.into_parts();
         let left = body.size_hint().exact();
-        // What is there at once; a stream may have nothing yet.
+        // What is available at once; a stream may have nothing yet.
         let first = poll_fn(|context| Poll::Ready(Pin::new(&mut body).poll_frame(context))).await;
         let first = match first {
             Poll::Ready(None) => return Ok(Response::from_parts(head, Body::empty())),
@@ -151,7 +151,7 @@ impl Readers {
         Ok(Response::from_parts(head, Body::new(reading)))
     }
 
-    /// Lets an answer of so many bytes in, as soon as there is room for it.
+    /// Admits an answer with this number of bytes, as soon as there is room for it.
     async fn admit(self: &Arc<Self>, caller: &Caller, bytes: usize) -> Result<u64, Refused> {
         let refused = || {
             (self.full)("api_unread_bytes");
@@ -165,7 +165,7 @@ impl Readers {
         let mut place = None;
         let admitted = timeout(MAX_WAIT, async {
             loop {
-                // What is freed from here on wakes it.
+                // Whatever is freed from here on wakes it.
                 let freed = self.moves.freed.notified();
                 match self.enter_if_room(caller, bytes) {
                     Ok(number) => return Some(number),
@@ -194,7 +194,7 @@ impl Readers {
         self.options.max_unread_bytes / 2
     }
 
-    /// Adds a reader for whom so many bytes are held.
+    /// Adds a reader for whom this number of bytes is held.
     pub(super) fn enter(
         self: &Arc<Self>,
         state: &mut State,
@@ -223,17 +223,17 @@ impl Readers {
         (number, held)
     }
 
-    /// The body for the reader of this number, of pieces that are added until it is whole.
+    /// The body for the reader with this number, of pieces that are added until it is complete.
     pub(super) fn reading(self: &Arc<Self>, number: u64) -> ResponseBody {
         ResponseBody { readers: Arc::clone(self), number, ahead: None, body: None, left: None }
     }
 
-    /// Gives a reader data that is counted, and wakes it.
+    /// Gives a reader data that is already counted, and wakes it.
     fn add(&self, number: u64, data: Bytes) {
         let mut state = self.state();
         let Some(reader) = state.readers.get_mut(&number) else { return };
         let mut rest = Piece::counted(data, &reader.held);
-        // If it was cut off meanwhile, this gives back what was counted.
+        // If it was cut off meanwhile, this returns what was counted.
         while !rest.is_empty() && !reader.is_over {
             reader.pieces.push_back(rest.split_to(rest.len().min(PIECE_BYTES)));
         }
@@ -242,13 +242,13 @@ impl Readers {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Counts data for a reader and gives it that. Over the budget, an answer of the identity that holds most is cut off; `None` if
-    /// this one is, or was before.
+    /// Counts data for a reader and gives it the data. Over the budget, an answer of the identity that holds most is cut off;
+    /// `None` if that is this one, or this one was cut off before.
     pub(super) fn push(&self, number: u64, data: Bytes) -> Option<()> {
         let mut state = self.state();
         let reader = state.readers.get_mut(&number).filter(|reader| !reader.is_over)?;
         if reader.held.bytes() == 0 {
-            // The time without a move begins here, as there is something to read.
+            // The time without progress begins here, as there is something to read.
             reader.held.moves_on();
         }
         reader.held.grow(data.len());
@@ -260,7 +260,7 @@ impl Readers {
         self.holds(number).then_some(())
     }
 
-    /// Notes that nothing more comes for a reader.
+    /// Notes that a reader's answer is complete.
     pub(super) fn whole(&self, number: u64) {
         let mut state = self.state();
         let Some(reader) = state.readers.get_mut(&number) else { return };
@@ -270,7 +270,7 @@ impl Readers {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether a reader has all of its answer to come or some of it.
+    /// Whether a reader still has something of its answer to receive.
     pub(super) fn holds(&self, number: u64) -> bool {
         self.state().readers.get(&number).is_some_and(|reader| !reader.is_over)
     }
@@ -305,7 +305,7 @@ impl Readers {
         Some(line)
     }
 
-    /// Looks after the readers until there is none.
+    /// Watches the readers until there is none.
     async fn watch(self: Arc<Self>) {
         loop {
             sleep(self.step).await;
@@ -315,7 +315,7 @@ impl Readers {
         }
     }
 
-    /// Cuts off those that nothing was taken of for too long; false if there is no reader.
+    /// Cuts off answers that were not read for too long; false if there is no reader.
     fn look(&self) -> bool {
         let mut state = self.state();
         state.sweep();
@@ -338,7 +338,7 @@ impl State {
         self.readers.retain(|_, reader| !reader.is_over || reader.held.bytes() > 0);
     }
 
-    /// The readers who have taken nothing for so many steps.
+    /// The readers that have read nothing for `max_still` steps.
     fn step(&mut self, max_still: u32) -> Vec<u64> {
         let mut late = Vec::new();
         for (number, reader) in &mut self.readers {
@@ -355,7 +355,8 @@ impl State {
         late
     }
 
-    /// Whether an answer of so many bytes is within `max_bytes`, or what has to be done before. One that is larger is sent alone.
+    /// Whether an answer with this number of bytes is within `max_bytes`, or what has to happen first. One that is larger is sent
+    /// alone.
     fn room(&mut self, caller: &Caller, bytes: usize, max_bytes: usize) -> Result<(), NoRoom> {
         self.sweep();
         let side = |reader: &Reader| reader.caller.is_tenant() == caller.is_tenant();
@@ -391,7 +392,7 @@ impl State {
         self.most(is_tenant).map(|(number, _)| number)
     }
 
-    /// The stalest answer of the tenant, or of the operator, who holds most, and the bytes that these hold.
+    /// The stalest answer of the tenant, or of the operator, that holds most, and the bytes that it holds.
     fn most(&self, is_tenant: bool) -> Option<(u64, usize)> {
         let mut held: BTreeMap<_, usize> = BTreeMap::new();
         let live = |reader: &Reader| reader.caller.is_tenant() == is_tenant && reader.is_held();
@@ -403,7 +404,7 @@ impl State {
         Some((stalest, *bytes))
     }
 
-    /// The reader for which nothing has moved for longest; those with something to read come first.
+    /// The reader without progress for longest; those with something to read come first.
     pub(super) fn stalest(&self, of: impl Fn(&Reader) -> bool) -> Option<u64> {
         let readers = self.readers.iter().filter(|(_, reader)| of(reader) && !reader.is_cut);
         let key = |(_, reader): &(&u64, &Reader)| (reader.held.bytes() == 0, reader.held.moved());
@@ -412,7 +413,7 @@ impl State {
 }
 
 impl Caller {
-    /// Who sent a request with these extensions.
+    /// The sender of a request with these extensions.
     pub(super) fn of(extensions: &Extensions, is_scrape: bool) -> Self {
         let who = Arc::new(extensions.get().cloned().unwrap_or_default());
         Self { who, line: extensions.get().cloned().unwrap_or_default(), is_scrape }
@@ -456,7 +457,7 @@ mod tests {
         Caller { who: Arc::new(identity), line: Line::default(), is_scrape: false }
     }
 
-    /// Readers who must take something within a minute, and the reasons that are counted.
+    /// Readers that must read something within a minute, and the reasons that are counted.
     fn readers() -> (Arc<Readers>, Arc<Mutex<Vec<&'static str>>>) {
         let options = ApiOptions { max_unread_bytes: 2 * MOST, ..ApiOptions::default() };
         let counted = Arc::<Mutex<Vec<_>>>::default();
@@ -507,7 +508,7 @@ mod tests {
         let refused = readers.hold(caller(None, ""), bytes(60_000)).await.unwrap_err();
         assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(refused.message.contains("api.max_unread_bytes"), "{}", refused.message);
-        // Tenants have room of their own.
+        // Tenants have their own room.
         let other = readers.hold(caller(Some("a"), ""), bytes(60_000)).await.unwrap();
         let mut cut = slow.into_body();
         let first = cut.frame().await.unwrap().unwrap();
@@ -542,7 +543,7 @@ mod tests {
         let other = readers.hold(caller(Some("b"), ""), bytes(33_000)).await;
         assert!(other.is_ok() && most.iter().all(Result::is_ok));
         assert_eq!(*counted.lock().unwrap(), ["memory"]);
-        // An answer of the same size would hold more than anybody.
+        // An answer of the same size would hold more than any other.
         assert!(readers.hold(much, bytes(33_000)).await.is_err());
     }
 

@@ -1,4 +1,4 @@
-//! The body of an answer as its reader takes it, and the bytes of it that are not sent.
+//! The body of an answer as its reader takes it, and its unsent bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::readers::Readers;
 
-/// What is held of an answer.
+/// The unsent bytes of an answer.
 #[derive(Debug)]
 pub(super) struct UnreadBytes {
     bytes: AtomicUsize,
@@ -23,7 +23,7 @@ pub(super) struct UnreadBytes {
     pub(super) changed: Notify,
 }
 
-/// What moves among all answers.
+/// The progress of all answers.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     count: AtomicU64,
@@ -34,25 +34,25 @@ pub(super) struct Progress {
 /// Bytes of an answer; when they are dropped, they were sent or will not be.
 pub(super) struct Piece {
     bytes: Bytes,
-    // The bytes of memory that this gives back.
+    // The bytes of memory that dropping this frees.
     weight: usize,
     held: Arc<UnreadBytes>,
 }
 
-/// The body of an answer: its pieces, and what its body brings after them, then its end; or an error if it was cut off.
+/// The body of an answer: its pieces, then the rest of its body, then its end; or an error if it was cut off.
 pub(super) struct ResponseBody {
     pub(super) readers: Arc<Readers>,
     pub(super) number: u64,
-    /// What comes before the rest of the body and is no data.
+    /// A frame before the rest of the body that is no data.
     pub(super) ahead: Option<Result<Frame<Bytes>, axum::Error>>,
-    /// What of the answer is not made yet.
+    /// The part of the answer that is not made yet.
     pub(super) body: Option<Body>,
-    /// The bytes to come, if that is known.
+    /// The bytes that are left, if known.
     pub(super) left: Option<u64>,
 }
 
 impl UnreadBytes {
-    /// So many bytes, which move now.
+    /// Unsent bytes, which count as progress now.
     pub(super) fn new(bytes: usize, all: &Arc<Progress>) -> Self {
         Self {
             bytes: AtomicUsize::new(bytes),
@@ -67,17 +67,17 @@ impl UnreadBytes {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The bytes that are not sent.
+    /// The number of unsent bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The last move among those of all answers.
+    /// The time of the last progress, counted over all answers.
     pub(super) fn moved(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
 
-    /// Notes a move.
+    /// Notes progress.
     pub(super) fn moves_on(&self) {
         self.moved.store(self.all.next(), Ordering::Relaxed);
     }
@@ -95,7 +95,7 @@ impl Piece {
         Bytes::from_owner(Self { weight: bytes.len(), bytes, held: Arc::clone(held) })
     }
 
-    /// A part of such data, of which it is noted when it is dropped.
+    /// A part of such data, which is noted when it is dropped.
     fn part(bytes: Bytes, held: &Arc<UnreadBytes>) -> Bytes {
         Bytes::from_owner(Self { weight: 0, bytes, held: Arc::clone(held) })
     }
@@ -119,10 +119,10 @@ impl Drop for Piece {
 }
 
 impl ResponseBody {
-    /// The next piece that is there; `None` if there is none.
+    /// The next available piece; `None` if there is none.
     fn piece(&mut self, context: &Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         let mut state = self.readers.state();
-        // The answer was cut off, and its reader has to know that it is not whole.
+        // The answer was cut off, and its reader has to know that it is incomplete.
         let reader = state.readers.get_mut(&self.number).filter(|reader| !reader.is_over);
         let Some(reader) = reader else {
             return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
@@ -161,7 +161,7 @@ impl http_body::Body for ResponseBody {
                 end => return Poll::Ready(end),
             };
             match frame.into_data() {
-                // If this cuts it off, the next look says so.
+                // If this cuts it off, the next poll returns the error.
                 Ok(data) => drop(self.readers.push(self.number, data)),
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }

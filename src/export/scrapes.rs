@@ -1,10 +1,10 @@
-//! Pages of metrics on their way to their readers.
+//! Pages of metrics that are being sent to their readers.
 //!
-//! A few pages are rendered at a time, for identities and the connections of each in turn. They wait for their readers: a slow reader
-//! holds bytes and no turn. The pages of one identity that wait for their readers are bounded in number; over the bound the page is cut
-//! off whose reader has taken nothing for longest. The bytes that wait
-//! are bounded for each reader, whose page is not rendered further meanwhile, and together with those of all other answers
-//! ([`super::readers`]). A page under way is not refused for those, as a scrape that is missed blinds its Prometheus.
+//! A few pages are rendered at a time, for identities and the connections of each in turn. They wait for their readers: a slow
+//! reader holds bytes and no turn. The number of pages of one identity that wait for their readers is bounded; beyond the bound the
+//! page is cut off whose reader has read nothing for longest. The waiting bytes are bounded for each reader, whose page is not
+//! rendered further meanwhile, and together with those of all other answers ([`super::readers`]). A page that has begun is not
+//! refused for them, as a missed scrape blinds its Prometheus.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +19,16 @@ use crate::fair::{Entered, Fair, Grant, Requester};
 /// The most pages that are rendered at a time, for operators and for tenants each.
 const MAX_RENDERED: u32 = 4;
 
-/// The most pages that wait for their turn, of operators and of tenants each: one for each connection that there usually may be.
+/// The most pages that wait for their turn, of operators and of tenants each: one for each usual connection.
 const MAX_WAITING: usize = 1_024;
 
 /// The longest time for a scrape. Prometheus waits ten seconds by default.
 const SCRAPE_TIME: Duration = Duration::from_secs(30);
 
-/// The divisor of `max_unread_bytes / max_scrapes` that gives the bytes over which a page is not rendered further.
+/// `max_unread_bytes / max_scrapes` divided by this is the number of bytes beyond which a page is not rendered further.
 const READERS_SHARE: usize = 4;
 
-/// All pages that are under way.
+/// All pages that are being sent.
 #[derive(Clone)]
 pub(super) struct Scrapes {
     operators: Arc<Fair>,
@@ -47,7 +47,7 @@ pub(super) struct Making {
 }
 
 impl Scrapes {
-    /// Scrapes without any page, among all answers of these readers.
+    /// No scrapes yet, among all answers of these readers.
     pub(super) fn new(readers: Arc<Readers>) -> Self {
         let turns = || Fair::new(MAX_RENDERED, MAX_WAITING);
         Self { operators: turns(), tenants: turns(), readers }
@@ -61,7 +61,7 @@ impl Scrapes {
             (self.readers.cut)("displaced");
             return None;
         };
-        // Not before, as everything that is done for a reader looks at all of them.
+        // Not before, as everything that is done for a reader searches all of them.
         let (number, held) = self.readers.enter(&mut self.readers.state(), caller, 0);
         let (scrapes, turn) = (self.clone(), Some(turn));
         let reading = self.readers.reading(number);
@@ -77,7 +77,7 @@ impl Scrapes {
         }
     }
 
-    /// If an identity has too many pages that wait to be read, cuts off the stalest of them.
+    /// If an identity has too many unread pages, cuts off the stalest of them.
     fn displace(&self, number: u64) {
         let state = self.readers.state();
         let Some(caller) = state.readers.get(&number).map(|reader| &reader.caller) else { return };
@@ -135,7 +135,7 @@ impl Making {
         readers.holds(self.number).then_some(())
     }
 
-    /// Waits for the turn to be rendered; `None` if the reader is gone, or is cut off as too many others wait.
+    /// Waits for the turn to be rendered; `None` if the reader is gone, or is cut off because too many others wait.
     async fn take_turn(&mut self) -> Option<()> {
         let mut waits = std::pin::pin!(self.scrapes.turn(&self.requester, self.is_tenant));
         loop {
@@ -159,7 +159,7 @@ impl Making {
 
 impl Drop for Making {
     fn drop(&mut self) {
-        // If the page is not whole, its reader would wait for ever.
+        // If the page is incomplete, its reader would wait for ever.
         let readers = &self.scrapes.readers;
         if readers.is_waiting(self.number) {
             readers.cut_off(self.number, "time");

@@ -6,7 +6,7 @@ use crate::engine::math::ratio;
 use crate::engine::predict::Learned;
 use crate::engine::view::{DropFoundView, DropView};
 
-/// All families of watched agents, in the order of the page. Streams are those of `engine/drops/stream.rs`.
+/// All families of watched agents, in the order of the page. Streams are those of `engine/src/drops/stream.rs`.
 pub(super) const WATCHED: &[Gauge] = &[
     gauge(
         "agentgauge_agent_drop",

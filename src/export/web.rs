@@ -1,4 +1,5 @@
-//! The page: the files of `web/`, which are in the binary as they are. There is no build step, and nothing is loaded from elsewhere.
+//! The page: the files of `web/`, which the binary contains unchanged. There is no build step, and nothing is loaded from
+//! elsewhere.
 
 use axum::Router;
 use axum::http::header;
@@ -56,7 +57,7 @@ pub(super) fn router<Q: Query>() -> Router<Exporter<Q>> {
     for asset in ASSETS {
         let headers = [
             (header::CONTENT_TYPE, asset.content_type),
-            // A new version of the daemon is a new page.
+            // A new version of the daemon has a new page.
             (header::CACHE_CONTROL, "no-cache"),
         ];
         router = router

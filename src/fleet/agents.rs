@@ -1,7 +1,7 @@
-//! The agent stage of a partition: updates of agents in, series out.
+//! The agents stage of a partition: updates of agents in, series out.
 //!
-//! Each owner reads the updates of agents from the beginning of the compacted topic. A checkpoint has what is told only once
-//! (runs, what is usual of each agent) and the offset up to which it has that.
+//! Each owner reads the updates of agents from the beginning of the compacted topic. A checkpoint has the data that is sent only
+//! once (runs, the usual values of each agent) and the offset up to which it has them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::engine::span::Timestamp;
 use crate::engine::time::WallShift;
 use crate::export::board::Board;
 
-/// How many done traces are remembered, so that one that the next owner of a shard tells again counts once.
+/// How many done traces are remembered, so that a trace that the next owner of a shard sends again counts once.
 const REMEMBERED: usize = 65_536;
 
 /// The stage that sums up agents.
@@ -33,20 +33,20 @@ pub(super) struct AgentShards {
     partition: u32,
     stage: Agents,
     board: Arc<Board>,
-    // The offset up to which the state has what is told only once.
+    // The offset up to which the state has the data that is sent only once.
     known: i64,
     recent: Recent,
     shown: BTreeSet<AgentKey>,
 }
 
-/// The done traces that were told last.
+/// The done traces that were received last.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Recent {
-    // Their names, by which they are known again.
+    // Their names, by which they are recognised.
     order: VecDeque<u128>,
     #[serde(skip)]
     names: BTreeSet<u128>,
-    // How many were left out as they were among these.
+    // How many traces were left out because they were among these.
     #[serde(skip)]
     duplicates: u64,
 }
@@ -136,7 +136,7 @@ impl PartitionState for AgentShards {
     fn publish(&mut self, _: Timestamp, _: &mut Vec<Record>) {
         for mut update in self.stage.drain() {
             if &*update.agent.service_name == OVERFLOW && update.agent.agent_name.is_empty() {
-                // Each partition has an overflow agent of its own, as each series has one owner.
+                // Each partition has its own overflow agent, as each series has one owner.
                 let name = format!("partition {}", self.partition).into();
                 update.agent = update.agent.with(|parts| parts.agent_name = name);
             }
@@ -176,13 +176,13 @@ impl PartitionState for AgentShards {
 }
 
 impl Recent {
-    /// Leaves out of an update the done traces that are among the recent ones, and adds the others to those.
+    /// Removes the done traces that are among the recent ones from an update, and adds the others to those.
     fn leave_out_known(&mut self, update: &mut SessionFacts) {
         let agent = update.agent.clone().unwrap_or_default();
         update.done_traces.retain(|trace| self.is_new(trace.name(&agent)));
     }
 
-    /// Adds a done trace of this name to the recent ones; returns whether it was not among them.
+    /// Adds a done trace with this name to the recent ones; returns whether it was not among them.
     fn is_new(&mut self, name: u128) -> bool {
         let new = self.names.insert(name);
         if !new {

@@ -1,6 +1,6 @@
 //! The assemble stage of a partition: spans by trace in, traces by session out.
 //!
-//! What is sent follows from each record by itself, so an owner that begins at a checkpoint sends at least what the previous
+//! The output of each record depends on the records alone, so an owner that begins at a checkpoint sends at least what the previous
 //! one sent after it, in the same order, under a higher generation.
 
 use std::array;
@@ -16,10 +16,10 @@ use crate::engine::pipeline::EngineOptions;
 use crate::engine::resolve::ResponseIndex;
 use crate::engine::span::{Report, Target, Timestamp, TraceId};
 
-/// A function that takes a stage's questions for the judge and the embedding model.
+/// A function that takes a stage's requests to the judge and the embedding model.
 pub type Ask = Arc<dyn Fn(&mut Assembler, Timestamp) + Send + Sync>;
 
-/// The stage that makes traces of spans.
+/// The stage that assembles traces from spans.
 pub(super) struct AssembleStage {
     pub(super) options: EngineOptions,
     pub(super) map: Map,
@@ -35,12 +35,12 @@ pub(super) struct TraceShards {
     // When the next timer of each shard is due.
     due: Vec<Option<Timestamp>>,
     resolve: ResponseIndex,
-    // The room of the shards together: bytes, and spans of turns.
+    // The room that the shards share: bytes, and spans of turns.
     room: (Room, Room),
-    // What the shards have learned, and what those of other partitions have.
+    // What the shards of this and of other partitions have learned.
     learned: Learned,
     ask: Ask,
-    // Whether the partition has caught up. Before that, questions may already have been answered.
+    // Whether the partition has caught up. Before that, requests may already have been answered.
     live: bool,
 }
 
@@ -144,7 +144,7 @@ impl PartitionState for TraceShards {
             return;
         }
         for (_, stage) in &mut self.shards {
-            // One by one, as each question is as large as a trace.
+            // One by one, as each request is as large as a trace.
             for trace in stage.unanswered() {
                 stage.ask_again(trace, &self.learned);
                 (self.ask)(stage, now);
@@ -201,7 +201,7 @@ impl TraceShards {
         let places: Option<Vec<usize>> =
             inputs.iter().map(|input| self.place(trace_of(input)?)).collect();
         let places = places.ok_or("misdirected")?;
-        // All inputs of a record are of one trace.
+        // All inputs of a record belong to one trace.
         let touched = places.last().copied();
         if let Some(place) = touched {
             self.make_room(place);
@@ -215,7 +215,7 @@ impl TraceShards {
         Ok(())
     }
 
-    /// Gives a shard the room that the others leave.
+    /// Gives a shard the room that the other shards leave.
     fn make_room(&mut self, place: usize) {
         let held = |held: fn(&Assembler) -> usize| {
             let all = self.shards.iter().map(|(_, stage)| held(stage)).sum::<usize>();
@@ -227,7 +227,7 @@ impl TraceShards {
         self.shards[place].1.set_room(bytes, spans);
     }
 
-    /// Sends a report whose trace is known on to that trace.
+    /// Forwards a report whose trace is known to that trace.
     fn forward(&self, report: Report, out: &mut Vec<Record>) -> Result<(), &'static str> {
         let Target::Trace(trace) = report.target else { return Err("misdirected") };
         let inputs = vec![Input::Report(Box::new(report))];
@@ -235,7 +235,7 @@ impl TraceShards {
         Ok(())
     }
 
-    /// The place of a trace's shard in `shards`; `None` if it is not of this partition.
+    /// The index of a trace's shard in `shards`; `None` if it is not in this partition.
     fn place(&self, trace: TraceId) -> Option<usize> {
         let shard = self.map.route().trace(trace);
         let place = self.map.place(shard);
@@ -251,7 +251,7 @@ impl TraceShards {
             update.revision = update.revision.saturating_add(self.generation << GENERATION);
             sent.push(self.map.to_session(update));
         }
-        // The trace is in a session of any partition.
+        // The trace may be in a session of any partition.
         let late = stage.late_reports().into_iter();
         sent.extend(late.filter_map(|report| self.map.to_all_sessions(&report)).flatten());
         for mut record in sent {
@@ -350,7 +350,7 @@ mod tests {
         Span { operation: Operation::ExecuteTool, tool, parent, ..Span::default() }
     }
 
-    /// What follows from an input within half a minute.
+    /// The output of an input within half a minute.
     fn follows(part: &mut TraceShards, input: Message) -> Vec<Record> {
         let mut out = Vec::new();
         part.apply(input, 0, NOW, &mut out).unwrap();
@@ -386,7 +386,7 @@ mod tests {
             }
         }
         assert_eq!(agents(&follows(&mut second, span(1, 2, call()))), ["support"]);
-        // What is known is not told again.
+        // What is known is not sent again.
         let again = follows(&mut first, span(0, 2, root()));
         assert_eq!(again.iter().filter(learned).count(), 0);
         let sections = second.save().unwrap();

@@ -16,7 +16,7 @@ use super::options::{FleetOptions, Role};
 use super::outbox::RECONNECT_MS;
 use crate::ingest::kafka::{Assignment, KafkaOptions, SourceError, Status, be_silent_for, client};
 
-/// The context of a consumer: it keeps changes of the assignment for the worker, which makes them outside of the callback.
+/// The context of a consumer: it queues changes of the assignment; the worker makes them outside of the callback.
 pub(super) struct Context {
     pub(super) assignment: Assignment,
     lease: Lease,
@@ -90,7 +90,7 @@ impl ConsumerContext for Context {
 
     fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
         if let Err(error) = result {
-            // No error: the offset to go on from is in the checkpoints; the committed one is a hint for people who look at lag.
+            // No error: the offset to continue from is in the checkpoints; the committed one is a hint for people who look at lag.
             tracing::debug!(%error, "Kafka offsets were not committed");
         }
     }

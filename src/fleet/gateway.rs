@@ -1,5 +1,5 @@
-//! The gateway of a cluster: the content of a request goes to the partitions of its traces, and the request is acknowledged
-//! when the brokers have all of it.
+//! The gateway of a cluster: it sends the content of a request to the partitions of its traces, and acknowledges the request when
+//! the brokers have all of it.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -27,7 +27,7 @@ use crate::engine::span::{Target, TraceId};
 use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, SourceMetrics, Status};
 use crate::ingest::{Batch, Lacks, LeftOut, Overloaded, Sink};
 
-/// After how long a refused sender should try again.
+/// When a refused sender should retry.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// How long the brokers may take for a record, in milliseconds.
@@ -36,7 +36,7 @@ const TIMEOUT_MS: u64 = 10_000;
 /// The most bytes of a record's content, which leaves room for its key and its head.
 const MAX_PAYLOAD_BYTES: usize = MAX_RECORD_BYTES as usize - (64 << 10);
 
-/// The pause before the topics are looked at again.
+/// The pause before the topics are checked again.
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// The error of a producer that has no room.
@@ -63,16 +63,16 @@ struct Packed {
     payload: Vec<u8>,
 }
 
-/// The records of one request that have not arrived yet.
+/// The records of one request that were not delivered yet.
 struct Pending {
     left: AtomicUsize,
     failed: AtomicBool,
-    /// The places of those that the brokers refused as too large.
+    /// The indices of records that the brokers refused as too large.
     refused: Mutex<Vec<usize>>,
     done: Mutex<Option<oneshot::Sender<bool>>>,
 }
 
-/// A record on its way: its request, and its place in that.
+/// A record that was sent: its request, and its index in the request.
 struct OnItsWay {
     pending: Arc<Pending>,
     at: usize,
@@ -83,7 +83,7 @@ struct Deliveries {
     status: Arc<Status>,
     /// How many records the brokers refused as too large.
     refused: AtomicU64,
-    /// Tells of each delivery, as it makes room.
+    /// Notified of each delivery, as it makes room.
     room: Arc<Notify>,
 }
 
@@ -119,12 +119,12 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Looks at the topics until they have as many partitions as `fleet.partitions` says; only from then on is anything taken.
+    /// Checks the topics until they have as many partitions as `fleet.partitions` says; only from then on are requests accepted.
     fn find_topics(&self, prefix: String, partitions: u32) -> Result<(), SourceError> {
         let (producer, status) = (Arc::downgrade(&self.producer), self.status.clone());
         let name = thread::Builder::new().name("topics".to_owned());
         let look = move || {
-            // It ends with the gateway.
+            // This ends with the gateway.
             while let Some(producer) = producer.upgrade() {
                 let problem = match look(producer.client(), &prefix, partitions) {
                     Ok(None) => {
@@ -172,8 +172,8 @@ impl Gateway {
         }
     }
 
-    /// Sends records; returns the places of those that are too large for their topic, once the brokers have the others. While the producer
-    /// is full, the first one waits for `patience`, and the others, which would come again with it, for longer.
+    /// Sends records; returns the indices of those that are too large for their topic, once the brokers have the others. While the
+    /// producer is full, the first one waits for `patience`, and the others, which would be sent again with it, for longer.
     async fn deliver(
         &self,
         records: &[Packed],
@@ -209,7 +209,7 @@ impl Gateway {
         self.producer.send(next).map_err(|(error, _)| error)
     }
 
-    /// The records that a batch becomes; `None` if a report cannot be encoded.
+    /// The records of a batch; `None` if a report cannot be encoded.
     fn records(&self, batch: Batch) -> Option<Vec<Record>> {
         let mut traces: BTreeMap<TraceId, Vec<Input>> = BTreeMap::new();
         let mut responses: BTreeMap<u32, Vec<Response>> = BTreeMap::new();
@@ -261,7 +261,7 @@ impl Gateway {
 }
 
 impl Sink for Gateway {
-    /// Writes a batch; refuses it unless the brokers take all of it. Records that they have already are sent again and count once.
+    /// Writes a batch; refuses it unless the brokers take all of it. Records that they already have are sent again and count once.
     async fn submit(&self, batch: Batch) -> Result<LeftOut, Overloaded> {
         let overloaded = Overloaded::after(RETRY_AFTER);
         let failed = Overloaded { lacks: Lacks::Brokers, ..overloaded };
@@ -287,14 +287,14 @@ impl Sink for Gateway {
                     pack_smaller(&records[at], &mut smaller).ok_or(overloaded)?;
             }
             records = smaller;
-            // A request of which a part has arrived waits: sent again, it would be as large.
+            // A partly delivered request waits: sent again, it would be as large.
             patience = Duration::from_millis(TIMEOUT_MS);
         }
         Ok(left_out)
     }
 }
 
-/// Packs the content of a record that the brokers refused as too large, as several; returns what `pack_up` does.
+/// Packs the content of a record that the brokers refused as too large into several; returns the same as `pack_up`.
 fn pack_smaller(refused: &Packed, packed: &mut Vec<Packed>) -> Option<u64> {
     let Packed { hop, partition, key, payload } = refused;
     let (hop, partition, key) = (*hop, *partition, key.clone());
@@ -302,8 +302,8 @@ fn pack_smaller(refused: &Packed, packed: &mut Vec<Packed>) -> Option<u64> {
     pack_up(record, payload.len().saturating_sub(1), packed)
 }
 
-/// Packs a record, as several if one would have more bytes than `max_bytes`. Returns how many spans and log records are too large alone, which their sender
-/// could send for ever, or `None` if it cannot be encoded.
+/// Packs a record, as several if one would have more bytes than `max_bytes`. Returns how many spans and log records are too large
+/// alone, which their sender could send for ever, or `None` if it cannot be encoded.
 fn pack_up(record: Record, max_bytes: usize, packed: &mut Vec<Packed>) -> Option<u64> {
     let Record { hop, partition, key, envelope } = record;
     let payload = pack(&envelope)?;
@@ -377,7 +377,7 @@ impl ProducerContext for Deliveries {
         if pending.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             let done = pending.done.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(done) = done {
-                // Fails if the sender of the request has gone.
+                // Fails if the sender of the request has disconnected.
                 let _ = done.send(!pending.failed.load(Ordering::SeqCst));
             }
         }
@@ -400,7 +400,7 @@ mod tests {
         }
     }
 
-    /// Waits until what a gateway says of being ready is so; fails if it is not within a minute.
+    /// Waits until the readiness of a gateway meets a condition; fails if it does not within a minute.
     async fn becomes(gateway: &Gateway, is_so: impl Fn(Result<(), String>) -> bool) {
         for _ in 0..1200 {
             if is_so(gateway.status().ready()) {
@@ -411,7 +411,7 @@ mod tests {
         panic!("{:?}", gateway.status().ready());
     }
 
-    /// Waits until the gateway takes requests.
+    /// Waits until the gateway accepts requests.
     async fn ready(gateway: &Gateway) {
         becomes(gateway, |ready| ready.is_ok()).await;
     }
@@ -428,7 +428,7 @@ mod tests {
             ready.is_err_and(|why| why.contains("has 8 partitions, and `fleet.partitions` is 4"))
         };
         becomes(&gateway, says_so).await;
-        // The brokers answer, which does not mend it.
+        // The brokers answer, which does not mend the problem.
         gateway.status().connected();
         assert!(says_so(gateway.status().ready()), "{:?}", gateway.status().ready());
         let batch = Batch { spans: vec![Span::default()], ..Batch::default() };
@@ -470,7 +470,7 @@ mod tests {
         }
     }
 
-    /// A span whose text has so many bytes.
+    /// A span with a text of this many bytes.
     fn span(bytes: usize) -> Input {
         let output = Some(Text { rank: 0, text: "x".repeat(bytes).into() });
         Input::Span(Box::new(Span { output, ..Span::default() }))

@@ -1,8 +1,8 @@
 //! The lease: how long an instance may rely on owning its partitions.
 //!
-//! The brokers give the partitions of an instance to others when they have not heard from it for the session timeout. An
-//! instance that was stopped and goes on does not know that yet; so it owns them only if it was in touch with the brokers within
-//! that time. A lapse lasts until the worker has given up all partitions.
+//! The brokers give the partitions of an instance to others when they have not heard from it for the session timeout. An instance
+//! that was paused and continues does not know that yet. So it owns its partitions only while its last contact with the brokers is
+//! less than that time ago. A lapse lasts until the worker has given up all partitions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,19 +43,19 @@ impl Lease {
         self.lapsed.load(Ordering::SeqCst)
     }
 
-    /// Whether so much of it has passed that contact should be sought.
+    /// Whether enough of it has passed that contact should be sought.
     pub(super) fn is_old(&self) -> bool {
         let touched = Timestamp(self.touched.load(Ordering::SeqCst));
         touched.after(self.patience / 4) < self.clock.now()
     }
 
-    /// Begins the lease anew, once all partitions are given up.
+    /// Restarts the lease, once all partitions are given up.
     pub(super) fn renew(&self) {
         self.touched.store(self.clock.now().0, Ordering::SeqCst);
         self.lapsed.store(false, Ordering::SeqCst);
     }
 
-    /// Whether the lease holds, so that what is owned may be shown.
+    /// Whether the lease holds, so that agents may be shown.
     pub fn holds(&self) -> bool {
         !self.has_lapsed()
     }

@@ -34,7 +34,7 @@ metrics! {
     }
 }
 
-/// What all workers of the instance share.
+/// The state that all workers of the instance share.
 #[derive(Clone)]
 pub(super) struct FleetMetrics {
     families: Families,
@@ -77,14 +77,14 @@ pub(super) struct WorkerMetrics {
 impl FleetMetrics {
     pub(super) fn new(health: &Arc<Health>) -> Result<Self, prometheus::Error> {
         let families = Families::new(health.registry())?;
-        // An instance without workers has nothing to read back.
+        // An instance without workers has nothing to read again.
         families.complete.set(1);
         Ok(Self { families, standing: Arc::default(), health: Arc::clone(health) })
     }
 
     pub(super) fn of(&self, role: Role) -> Arc<WorkerMetrics> {
         self.change(role, |_| {});
-        // Shown from zero on, as an alert sees no rise from a series that was not there.
+        // Exported from zero on, as an alert sees no rise in a series that did not exist.
         let Families { gone, anew, owned, behind, records, .. } = &self.families;
         for counter in [gone, anew] {
             counter.with_label_values(&[role.name()]);
@@ -101,7 +101,7 @@ impl FleetMetrics {
         Arc::new(WorkerMetrics { role, fleet: self.clone() })
     }
 
-    /// The watch of the gateway, which only shows whether it is ready.
+    /// The watch of the gateway, which only sets whether it is ready.
     pub(super) fn gateway(&self) -> Arc<dyn SourceMetrics> {
         self.change(Role::Gateway, |_| {});
         Arc::new(WorkerMetrics { role: Role::Gateway, fleet: self.clone() })
@@ -114,7 +114,7 @@ impl FleetMetrics {
         problems.next().map_or(Ok(()), Err)
     }
 
-    /// Fails, and says why, while a worker has not caught up.
+    /// Fails, with the reason, while a worker has not caught up.
     pub(super) fn ready(&self) -> Result<(), String> {
         let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         for (role, standing) in &*standing {
@@ -145,7 +145,7 @@ impl WorkerStatus {
     }
 }
 
-/// Of a worker's connection to its brokers, only whether it is ready is shown here.
+/// Only the readiness of a worker's connection to its brokers is exported here.
 impl SourceMetrics for WorkerMetrics {
     fn ready(&self, ready: bool) {
         self.fleet.change(self.role, |standing| standing.joined = ready);
@@ -189,7 +189,7 @@ impl WorkerMetrics {
         self.fleet.change(self.role, |standing| standing.problem = None);
     }
 
-    /// Sets how many partitions are owned, have not caught up, and of these began without a checkpoint.
+    /// Sets how many partitions are owned, how many of them have not caught up, and how many of these began without a checkpoint.
     pub(super) fn held(&self, owned: usize, behind: usize, partial: usize) {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let role = [self.role.name()];
@@ -206,7 +206,7 @@ impl WorkerMetrics {
         self.fleet.change(self.role, |standing| {
             for partition in &standing.partitions {
                 if !lags.contains_key(partition) {
-                    // Fails if the series is not there.
+                    // Fails if the series does not exist.
                     let _ = lag.remove_label_values(&[role, &partition.to_string()]);
                 }
             }
@@ -218,7 +218,7 @@ impl WorkerMetrics {
         }
     }
 
-    /// The metrics of what the partitions hold and count.
+    /// The metrics of the contents and counts of the partitions.
     pub(super) fn health(&self) -> &Health {
         &self.fleet.health
     }

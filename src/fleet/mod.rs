@@ -4,10 +4,10 @@
 //! OTLP --> gateway --spans, by trace--> assemble --traces, by session--> score --agents, by (agent, shard, pane)--> fleet --> board
 //! ```
 //!
-//! The stages are those of one process, and so are the numbers: there are 256 logical shards, each is owned by one instance
-//! at a time, and a sum over shards has the same bits wherever they are. Every hop is an upsert, so records may come again
-//! after a crash; each record says which owner of its shard sent it, and those of an owner that was replaced are ignored. The
-//! state of each partition is in checkpoints, with the offset to go on from.
+//! The stages and the results are those of a single process: there are 256 logical shards, each owned by one instance at a time,
+//! and a sum over shards has the same bits wherever they are. Every hop is an upsert, so records may be repeated after a crash.
+//! Each record says which owner of its shard sent it, and records of a replaced owner are ignored. The state of each partition is
+//! in checkpoints, with the offset to continue from.
 
 #[cfg(feature = "kafka")]
 mod agents;

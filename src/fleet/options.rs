@@ -40,22 +40,22 @@ crate::engine::options! {
     }
 }
 
-/// What an instance does.
+/// The role of an instance.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Takes requests, and records of the Kafka source, and writes spans by trace.
+    /// Accepts requests, and records of the Kafka source, and writes spans by trace.
     Gateway,
-    /// Makes traces of spans.
+    /// Assembles traces from spans.
     Assemble,
-    /// Makes sessions of traces, and scores them.
+    /// Assembles sessions from traces, and scores them.
     Score,
     /// Sums up agents, and shows them.
     Fleet,
 }
 
 impl FleetOptions {
-    /// Whether it is one instance of several.
+    /// Whether it is part of a cluster.
     pub fn enabled(&self) -> bool {
         !self.roles.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The producer of a worker: it loses no record, however long the brokers are away, and bounds the records that wait.
+//! The producer of a worker: it loses no record, however long the brokers are unavailable, and bounds the records that wait.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,19 +16,19 @@ use crate::ingest::kafka::{KafkaOptions, SourceError, client};
 /// The largest record that is sent, in bytes; `topics create` allows it.
 pub(super) const MAX_RECORD_BYTES: u32 = 16 << 20;
 
-/// The longest pause before another attempt to reach brokers that are away, in milliseconds.
+/// The longest pause before another attempt to reach unavailable brokers, in milliseconds.
 pub(super) const RECONNECT_MS: &str = "1000";
 
 /// How long a record waits for others to be sent with it, in milliseconds.
 const LINGER_MS: &str = "5";
 
-/// The most that waits to be delivered, in KiB.
+/// The most bytes that wait to be delivered, in KiB.
 const QUEUE_KBYTES: &str = "131072";
 
-/// From how many bytes on a record is sent by itself: if a topic does not take it, no other is refused with it.
+/// A record with at least this many bytes is sent alone: if a topic does not accept it, no other is refused with it.
 const BATCH_BYTES: &str = "131072";
 
-/// How long a full queue is waited for before `goes_on` is asked again.
+/// How long to wait for a full queue before `goes_on` is checked again.
 const WAIT: Duration = Duration::from_millis(100);
 
 /// The producer of a worker, and the names of the topics.
@@ -37,10 +37,10 @@ pub(super) struct Outbox {
     topics: [String; HOPS.len()],
 }
 
-/// What became of a record that was to be sent.
+/// The outcome of sending a record.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum SendOutcome {
-    /// It is on its way.
+    /// It is being delivered.
     OnItsWay,
     /// It can never be sent, for this reason.
     LeftOut(&'static str),
@@ -55,20 +55,20 @@ struct Deliveries(Mutex<Undelivered>);
 /// The records that were not delivered.
 #[derive(Default)]
 struct Undelivered {
-    /// How many the brokers refused as too large.
+    /// How many records the brokers refused as too large.
     too_large: u64,
-    /// How many of these were asked for.
+    /// How many of these have been read by `too_large`.
     counted: u64,
-    /// Why another one was lost, which would not be if it were sent again.
+    /// Why another record was lost that could be delivered if it were sent again.
     lost: Option<String>,
 }
 
-/// Whether the brokers refused a record for its size, and will whenever it is sent.
+/// Whether the brokers refused a record for its size, and would at any time.
 pub(super) fn is_too_large(error: &KafkaError) -> bool {
     error.rdkafka_error_code() == Some(RDKafkaErrorCode::MessageSizeTooLarge)
 }
 
-/// Logs the 1st, 10th, 100th record that the brokers refused for its size.
+/// Logs the 1st, 10th, 100th and so on of the records that the brokers refused for their size.
 pub(super) fn note_too_large(refused: u64, topic: &str, bytes: usize) {
     if refused.checked_ilog10().is_some_and(|digits| refused == 10_u64.pow(digits)) {
         tracing::error!(
@@ -106,7 +106,7 @@ impl Outbox {
         Ok(Self { producer, topics: HOPS.map(|hop| hop.topic(prefix)) })
     }
 
-    /// Sends a record; waits for room as long as `goes_on`.
+    /// Sends a record; waits for room as long as `goes_on` returns true.
     pub(super) fn send(&self, record: &Record, goes_on: impl Fn() -> bool) -> SendOutcome {
         // `pack` logs what cannot be encoded.
         let Some(payload) = pack(&record.envelope) else {
@@ -141,12 +141,12 @@ impl Outbox {
         }
     }
 
-    /// Handles reports of deliveries that have come in.
+    /// Handles delivery reports.
     pub(super) fn poll(&self) {
         self.producer.poll(Duration::ZERO);
     }
 
-    /// Waits until all records have arrived, for `patience` at most; returns whether they have.
+    /// Waits until all records are delivered, for `patience` at most; returns whether they are.
     pub(super) fn flush(&self, patience: Duration) -> bool {
         self.producer.flush(patience).is_ok()
     }
@@ -159,7 +159,7 @@ impl Outbox {
         new
     }
 
-    /// Why a record was lost, if one was: it did not arrive, and never will, though it could have.
+    /// Why a record was lost, if one was: it was not delivered and never will be, although it could have been.
     pub(super) fn lost(&self) -> Option<String> {
         self.producer.context().undelivered().lost.clone()
     }

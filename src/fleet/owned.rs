@@ -1,4 +1,4 @@
-//! A partition that this instance owns: its state, and how far it has come.
+//! A partition that this instance owns: its state, and its progress.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::engine::time::{Moment, WallShift};
 /// Timers that are due within this time run together.
 const STEP: Duration = Duration::from_millis(100);
 
-/// How far the time may be from the wall clock without a shift, in nanoseconds: clocks of clients may be as far.
+/// How far the time may be from the wall clock without a shift, in nanoseconds: clocks of clients may be off by as much.
 const FAR: u64 = 300_000_000_000;
 
-/// By how much a shift may vary without effect, in nanoseconds, as records come later than their stamps.
+/// How much a shift may vary without effect, in nanoseconds, as records arrive later than their timestamps.
 const NEAR: u64 = 60_000_000_000;
 
-/// An owned partition, and how far it has come.
+/// An owned partition, and its progress.
 pub(super) struct OwnedPartition<P> {
     pub(super) part: P,
     pub(super) generation: u64,
@@ -25,43 +25,43 @@ pub(super) struct OwnedPartition<P> {
     pub(super) next: i64,
     /// The CRC-32C of the record before that one, if it was read.
     pub(super) last_record: Option<u32>,
-    /// The last record of its checkpoint, if it is still to be found: its offset, and its CRC-32C.
+    /// The last record of its checkpoint, until it is found: its offset, and its CRC-32C.
     pub(super) expected: Option<(i64, u32)>,
     /// The end of its records when it was taken over.
     pub(super) target: i64,
     /// Whether it has caught up with that end.
     pub(super) live: bool,
-    /// When its part was told that.
+    /// When its state was told that it has caught up.
     pub(super) listened: Option<Timestamp>,
     /// Whether there was no record after the last one.
     pub(super) at_end: bool,
     /// Whether it began with a checkpoint, or with all records.
     pub(super) whole: bool,
     pub(super) now: Timestamp,
-    /// When its time last went on: its time, and the clock's.
+    /// When its time last advanced: its time, and the clock's.
     pub(super) seen: (Timestamp, Timestamp),
-    /// How far the wall clock is ahead of its time, if that is far.
+    /// How far the wall clock is ahead of its time, if the difference is large.
     pub(super) shift: WallShift,
     /// The time of the last tick that was written.
     pub(super) ticked: Timestamp,
     pub(super) senders: BTreeMap<u32, u64>,
-    /// The offset that the last checkpoint goes on from; `None` before the first.
+    /// The offset from which the last checkpoint continues; `None` before the first.
     pub(super) saved: Option<i64>,
 }
 
-/// What a record is to the partition that reads it.
+/// The role of a record for the partition that reads it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum RecordRole {
-    /// One to be applied.
+    /// It is to be applied.
     Next,
     /// The last record of the checkpoint.
     LastOfCheckpoint,
-    /// In the place of the last record of the checkpoint, and another one: the topic was made anew.
+    /// Another record in the place of the last record of the checkpoint: the topic was recreated.
     Foreign,
 }
 
 impl<P: PartitionState> OwnedPartition<P> {
-    /// One that has caught up with its topic before the first record.
+    /// A partition that has caught up with its topic before the first record.
     #[cfg(test)]
     pub(super) fn caught_up(part: P) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl<P: PartitionState> OwnedPartition<P> {
         };
         self.expected = None;
         if offset > at {
-            // It is no longer there.
+            // That record no longer exists.
             self.next = self.next.max(at + 1);
             RecordRole::Next
         } else if sum == last {
@@ -101,14 +101,14 @@ impl<P: PartitionState> OwnedPartition<P> {
         }
     }
 
-    /// Begins anew with the records from `next` to `target`, which say nothing about those that were read before.
+    /// Restarts with the records from `next` to `target`, which are unrelated to those that were read before.
     pub(super) fn begin_anew(&mut self, next: i64, target: i64) {
         self.part.restart_offsets();
         (self.next, self.target, self.last_record) = (next, target, None);
         (self.live, self.at_end) = (next >= target, false);
     }
 
-    /// Applies a record. One that cannot be used is skipped, with the reason as the error.
+    /// Applies a record. A record that cannot be used is skipped, with the reason as the error.
     pub(super) fn apply(
         &mut self,
         payload: &[u8],
@@ -130,8 +130,8 @@ impl<P: PartitionState> OwnedPartition<P> {
         self.part.apply(envelope.message, offset, self.now, out)
     }
 
-    /// Goes on to the record at this offset; returns how many before it were never read, as the brokers deleted them. Of a compacted topic
-    /// that is not known, as newer records have replaced others.
+    /// Continues with the record at this offset; returns how many before it were never read because the brokers deleted them. In a
+    /// compacted topic that is unknown, as newer records have replaced others.
     pub(super) fn go_on_to(&mut self, offset: i64, compacted: bool) -> i64 {
         let gone = if compacted { 0 } else { (offset - self.next).max(0) };
         self.next = offset + 1;
@@ -139,8 +139,8 @@ impl<P: PartitionState> OwnedPartition<P> {
         gone
     }
 
-    /// The partition's time when the clock says `now`. Records may be ahead of the clock, stamped by a gateway whose clock was
-    /// wrong: then time goes on from there, or no timer would run until the clock gets there.
+    /// The partition's time when the clock says `now`. Records may be ahead of the clock, stamped by a gateway with a wrong clock:
+    /// then time continues from there, or no timer would run until the clock gets there.
     pub(super) fn time(&mut self, now: Timestamp) -> Timestamp {
         if self.now > self.seen.0 {
             self.seen = (self.now, now);
@@ -149,7 +149,7 @@ impl<P: PartitionState> OwnedPartition<P> {
         now.max(Timestamp(time.0.saturating_add(now.0.saturating_sub(seen.0))))
     }
 
-    /// Tells its part once that it has caught up, when the clock says `now`.
+    /// Tells its state once that it has caught up, when the clock says `now`.
     pub(super) fn listen(&mut self, now: Timestamp) {
         if self.live && self.listened.is_none() {
             let time = self.time(now);
@@ -158,11 +158,11 @@ impl<P: PartitionState> OwnedPartition<P> {
         }
     }
 
-    /// Lets windows follow the wall clock where the partition's time is far from it, as the ends of traces go by the wall clock.
+    /// Lets windows follow the wall clock if the partition's time is far from it, as the ends of traces are in wall time.
     pub(super) fn follow(&mut self, clock: Moment) {
         let apart = WallShift::between(self.time(clock.now), clock.wall);
         let shift = if apart.0.unsigned_abs() > FAR { apart } else { WallShift::default() };
-        // The shift varies by how late records come; such a change has no effect.
+        // The shift varies with the delay of records; such a change has no effect.
         let is_same = shift.0.abs_diff(self.shift.0) < NEAR;
         if shift != self.shift && !(is_same && shift != WallShift::default()) {
             self.shift = shift;
@@ -170,7 +170,8 @@ impl<P: PartitionState> OwnedPartition<P> {
         }
     }
 
-    /// Whether a tick is to be written: a timer is due, no tick for it is under way, and `STEP` has passed, so that timers share ticks.
+    /// Whether a tick is to be written: a timer is due, no tick for it is pending, and `STEP` has passed, so that timers share
+    /// ticks.
     pub(super) fn wants_tick(&mut self, now: Timestamp) -> bool {
         let due = self.part.due().is_some_and(|due| due <= now);
         let wants = due && self.ticked <= self.now && self.now.after(STEP) <= now;
@@ -180,7 +181,7 @@ impl<P: PartitionState> OwnedPartition<P> {
         wants
     }
 
-    /// Moves time on to `now`, and runs the timers that are due by then, each about when it is due.
+    /// Advances time to `now`, and runs the timers that are due until then, each about when it is due.
     pub(super) fn advance(&mut self, now: Timestamp, out: &mut Vec<Record>) {
         self.now = self.now.max(now);
         while let Some(due) = self.part.due().filter(|due| *due <= self.now) {
@@ -203,7 +204,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const NOW: Timestamp = Timestamp(1_800_000_000 * SECOND);
 
-    /// One timer, and what it was told of the wall clock.
+    /// One timer, and the shifts of wall time that it received.
     #[derive(Default)]
     struct Timer {
         due: Option<Timestamp>,

@@ -1,4 +1,4 @@
-//! The state of a partition, and what every stage can do with it.
+//! The state of a partition, and the operations of every stage on it.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use crate::engine::time::WallShift;
 /// Where a partition without a checkpoint begins.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Begin {
-    /// At the records of `fleet.lookback` ago.
+    /// At the records `fleet.lookback` ago.
     Lookback,
-    /// At the first record, even with a checkpoint, as the topic is compacted to what is valid.
+    /// At the first record, even with a checkpoint, as the topic is compacted to the valid records.
     Everything,
 }
 
-/// What moves the time of a partition that has come to the end of its records.
+/// What moves the time of a partition that has reached the end of its records.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TimeSource {
-    /// Records alone: a timer that is due is written as a record. So the next owner, who reads the records, does what the timer
-    /// did before it does what came after.
+    /// Only records: a due timer is written as a record. So the next owner, which reads the records, runs the timer before it
+    /// applies the later ones.
     Records,
-    /// The clock: for a stage that sends no records, so that nothing it sent would have to be sent again in the same order.
+    /// The clock: for a stage that sends no records, so that none would have to be sent again in the same order.
     Clock,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct TakenOver<'c> {
     pub(super) checkpoint: Option<&'c Checkpoint>,
 }
 
-/// A stage, which makes the state of each partition.
+/// A stage, which creates the state of each partition.
 pub(super) trait Stage: Send {
     type State: PartitionState + Send;
 
@@ -56,7 +56,7 @@ pub(super) trait Stage: Send {
     ///
     /// # Errors
     ///
-    /// Fails, and says why, if the checkpoint cannot be read.
+    /// Fails with the reason if the checkpoint cannot be read.
     fn take_over(&self, taken: &TakenOver<'_>) -> Result<Self::State, String>;
 }
 
@@ -75,7 +75,7 @@ pub(super) trait PartitionState {
         out: &mut Vec<Record>,
     ) -> Result<(), &'static str>;
 
-    /// Notes that offsets begin anew, as the topic was made anew or lost its end: they say nothing about earlier ones.
+    /// Notes that offsets restart, because the topic was recreated or lost its end: they are unrelated to earlier ones.
     fn restart_offsets(&mut self) {}
 
     /// When the next timer is due.
@@ -87,22 +87,22 @@ pub(super) trait PartitionState {
     /// Sets by how much wall time is ahead of the partition's time.
     fn shift_to(&mut self, _: WallShift) {}
 
-    /// Takes note that the partition has caught up at this time, from which on its owner notices what comes.
+    /// Notes that the partition has caught up at this time; from then on its owner observes arrivals.
     fn listen(&mut self, _: Timestamp) {}
 
-    /// Tells what has changed since the last call; only called once the partition has caught up.
+    /// Sends what has changed since the last call; only called once the partition has caught up.
     fn publish(&mut self, now: Timestamp, out: &mut Vec<Record>);
 
     /// The state for a checkpoint, by section; `None` if it cannot be encoded.
     fn save(&self) -> Option<BTreeMap<String, Vec<u8>>>;
 
-    /// Takes back what it shows, as the partition is given up.
+    /// Withdraws what it shows, as the partition is given up.
     fn give_up(&mut self);
 
-    /// The name of what it holds (`traces`, `sessions`, `agents`), and how many of them.
+    /// The kind of its objects (`traces`, `sessions`, `agents`), and their number.
     fn holds(&self) -> (&'static str, usize);
 
-    /// The name of what takes memory that is counted, and its bytes.
+    /// The kind of object whose memory is counted, and its bytes.
     fn holds_bytes(&self) -> Option<(&'static str, usize)> {
         None
     }
@@ -117,32 +117,32 @@ pub(super) trait PartitionState {
         None
     }
 
-    /// Counts of what it could not use and of bounds that were hit, as (who, what, why, how often).
+    /// Counts of inputs that it could not use and of bounds that were reached, as (stage, kind, reason, count).
     fn counts(&self) -> Vec<(String, &'static str, &'static str, u64)>;
 }
 
-/// The room that the shards of a partition share, so that one of them can hold a trace or session as large as any.
+/// The room that the shards of a partition share, so that one of them can hold a trace or session of any permitted size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     all: usize,
-    /// What a shard has in any case.
+    /// The room that a shard has in any case.
     share: usize,
 }
 
 impl Room {
-    /// Room for so many shards.
+    /// Room for this many shards.
     pub(super) fn new(all: usize, shards: usize) -> Self {
         Self { all, share: all.div_ceil(shards.max(1)) }
     }
 
-    /// The room of a shard that holds `own` where all hold `held`: what the others leave, and its share at least. So all of them hold less
-    /// than twice the room, and no more than it as long as no shard holds more than its share.
+    /// The room of a shard that holds `own` while all hold `held`: what the others leave, and at least its share. So all of them
+    /// hold less than twice the room, and no more than the room as long as no shard holds more than its share.
     pub(super) fn beside(self, held: usize, own: usize) -> usize {
         self.all.saturating_sub(held.saturating_sub(own)).max(self.share)
     }
 }
 
-/// Reads a section of a checkpoint; `None` if there is no section of that name.
+/// Reads a section of a checkpoint; `None` if there is no section with that name.
 pub(super) fn section<T: serde::de::DeserializeOwned>(
     checkpoint: Option<&Checkpoint>,
     name: &str,

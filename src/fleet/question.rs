@@ -11,13 +11,13 @@ pub const WAITING: usize = 1_024;
 /// The most questions that are answered before records have their turn.
 const AT_ONCE: usize = 64;
 
-/// How long the next question is waited for, as a page asks many small ones in a row.
+/// How long to wait for the next question, as a page asks many small ones in a row.
 const NEXT: Duration = Duration::from_millis(1);
 
 /// A logical shard and a question about its sessions, which is dropped if the shard is not here.
 pub type Question = (u32, Box<dyn FnOnce(&Sessions) + Send>);
 
-/// Answers the questions that wait or come right after; returns whether there were any.
+/// Answers the questions that wait or arrive right after; returns whether there were any.
 pub(super) fn answer<'s>(
     questions: &Receiver<Question>,
     sessions: impl Fn(u32) -> Option<&'s Sessions>,

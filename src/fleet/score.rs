@@ -1,7 +1,7 @@
 //! The session stage of a partition: traces by session in, updates of agents out.
 //!
-//! Nothing is told before the partition has caught up, so that no counter falls. Then the owner tells all that it holds, and
-//! after it that this was all: what an earlier owner told and this one does not know of is dropped.
+//! Nothing is sent before the partition has caught up, so that no counter falls. Then the owner sends its whole state, and after it
+//! a notice that this was all: what an earlier owner sent and this one does not have is dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,12 +20,13 @@ use crate::engine::time::WallShift;
 /// A function that takes the sessions of a stage that run away.
 pub type Runaways = std::sync::Arc<dyn Fn(&mut Sessions, Timestamp) + Send + Sync>;
 
-/// The stage that makes sessions of traces.
+/// The stage that assembles sessions from traces.
 pub(super) struct ScoreStage {
     pub(super) options: EngineOptions,
     pub(super) map: Map,
     pub(super) runaways: Runaways,
-    /// How often all is told anew: more than once while a record lasts, as the topic lets go of records that are not replaced.
+    /// How often the whole state is sent again: more than once in the life of a record, as the topic deletes records that are not
+    /// replaced.
     pub(super) tell_all_interval: Duration,
 }
 
@@ -34,7 +35,7 @@ pub(super) struct SessionShards {
     map: Map,
     generation: u64,
     shards: Vec<(u32, Sessions)>,
-    // The room of the shards together, in bytes.
+    // The room that the shards share, in bytes.
     room: Room,
     due: Vec<Option<Timestamp>>,
     changed: BTreeSet<usize>,
@@ -97,7 +98,7 @@ impl PartitionState for SessionShards {
                 Ok(())
             }
             Message::Report(report) => {
-                // The shards of this partition that take the report; a trace that is sealed is in a session of any shard.
+                // The shards of this partition that take the report; a sealed trace may be in a session of any shard.
                 let takers = self.map.route().report(&report).sessions;
                 let is_late = matches!(report.target, Target::Trace(_));
                 let is_taker = |shard: &u32| {
@@ -157,7 +158,7 @@ impl PartitionState for SessionShards {
         for place in std::mem::take(&mut self.changed) {
             let (shard, stage) = &mut self.shards[place];
             if first {
-                // Dropped: runaways from before it caught up were for the previous owner to tell.
+                // Dropped: the previous owner reported the runaways from before this one caught up.
                 stage.runaways();
             }
             (self.runaways)(stage, now);

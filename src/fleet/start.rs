@@ -1,4 +1,4 @@
-//! The start of the workers of an instance, one for each role that reads.
+//! Starts the workers of an instance, one for each role that reads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::export::board::Board;
 use crate::health::Health;
 use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, SourceMetrics, Status};
 
-/// Why an instance cannot take part.
+/// Why an instance cannot join the cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
     /// The client cannot be set up.
@@ -44,7 +44,7 @@ pub enum FleetError {
 
 /// The parts of an instance.
 pub struct InstanceParts<'s> {
-    /// How to reach the brokers.
+    /// The way to the brokers.
     pub kafka: &'s KafkaOptions,
     /// The options of the cluster, with the roles of this instance.
     pub fleet: &'s FleetOptions,
@@ -58,7 +58,7 @@ pub struct InstanceParts<'s> {
     pub health: Arc<Health>,
     /// The board that shows agents.
     pub board: Arc<Board>,
-    /// The function that takes questions about traces.
+    /// The function that takes requests about traces.
     pub ask: Ask,
     /// The function that takes sessions that run away.
     pub runaways: Runaways,
@@ -140,7 +140,7 @@ impl InstanceParts<'_> {
             let _running = running;
             let ended = catch_unwind(AssertUnwindSafe(|| worker.run()));
             let cause = ended.unwrap_or_else(|_| Some("a worker has ended; restart".to_owned()));
-            // An error means that the daemon has gone.
+            // An error means that the daemon has ended.
             let stops = *stopping.borrow() || stopping.has_changed().is_err();
             if let Some(why) = cause.filter(|_| !stops) {
                 told.problem(Problem::Other { why });
@@ -155,15 +155,15 @@ impl InstanceParts<'_> {
     }
 }
 
-/// Turns the bounds, which are for one of so many shards of a single process, into those for a logical shard, or for a partition where one
-/// trace or session may take more than a shard's share; and gives each partition its part of the false pages.
+/// Converts the bounds, which are for one of `shards` shards of a single process, to those for a logical shard, or for a partition
+/// if one trace or session may take more than a shard's share; and gives each partition its part of the false pages.
 pub(super) fn spread(engine: &mut EngineOptions, shards: u32, partitions: u32) {
     let count = |shards: u32| usize::try_from(shards).unwrap_or(1).max(1);
     let (alone, all, parts) = (count(shards), count(SHARDS), count(partitions));
     let share = |bound: usize, of: usize| bound.saturating_mul(alone).div_ceil(of).max(1);
     let EngineOptions { assemble, session, agents, judging, drops, .. } = engine;
     let of_judge = judging.as_mut().map(|judging| &mut judging.max_open_bytes);
-    // `session.max_waiting_reports` stays as it is: it bounds the outcomes of runs too, which every shard gets.
+    // `session.max_waiting_reports` does not change: it bounds the outcomes of runs too, which every shard gets.
     let bounds = [
         &mut assemble.max_open_traces,
         &mut assemble.max_sealed_traces,
@@ -182,7 +182,7 @@ pub(super) fn spread(engine: &mut EngineOptions, shards: u32, partitions: u32) {
     ] {
         *bound = share(*bound, parts).max(of_one);
     }
-    // Agents are held by partition, and each watches its streams by itself.
+    // Agents are held by partition, and each partition watches its streams by itself.
     agents.max_run_bytes = agents.max_run_bytes.div_ceil(parts);
     drops.false_pages_per_quarter /= f64::from(partitions.max(1));
 }
@@ -191,7 +191,7 @@ impl Workers {
     /// Waits until all workers have ended.
     pub async fn end(&mut self) {
         for end in self.ends.drain(..) {
-            // It fails when the worker ends and drops the other half.
+            // This fails when the worker ends and drops the other half.
             let _ = end.await;
         }
     }
@@ -232,7 +232,7 @@ mod tests {
             assert!(session.max_bytes >= session.max_session_bytes);
             assert!(assemble.max_waiting_reports >= assemble.max_reports_per_trace);
             assert_eq!(session.max_waiting_reports, alone.session.max_waiting_reports);
-            // All partitions together have what one process has, but for what one trace and one session need.
+            // All partitions together have as much as one process, apart from the needs of one trace and one session.
             let all = |bound: usize, of_one: usize| {
                 let partitions = usize::try_from(partitions).unwrap();
                 (4 * bound).max(of_one * partitions) + partitions

@@ -1,4 +1,4 @@
-//! The topics between the stages: their creation, and whether they are as the options say.
+//! The topics between the stages: their creation, and the check that they match the options.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use crate::ingest::kafka::{KafkaOptions, SourceError, client};
 /// How long the brokers may take to create the topics.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long the brokers may take to say what a topic has.
+/// How long the brokers may take to describe a topic.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// What is wrong with the topics, in words; `None` if all have as many partitions as `fleet.partitions` says. With another number, an instance
-/// and the others would look for a trace in different partitions.
+/// What is wrong with the topics, in words; `None` if all have as many partitions as `fleet.partitions` says. With another number,
+/// instances would look for a trace in different partitions.
 pub(super) fn look<C: ClientContext>(
     client: &Client<C>,
     prefix: &str,
     partitions: u32,
 ) -> KafkaResult<Option<String>> {
     let wanted = usize::try_from(partitions).unwrap_or(0);
-    // All topics: brokers may create one that a producer asks for.
+    // All topics: brokers may create a topic that a client requests by name.
     let all = client.fetch_metadata(None, LOOK)?;
     for topic in HOPS.map(|hop| hop.topic(prefix)) {
         let found = all.topics().iter().find(|found| found.name() == topic);
@@ -81,7 +81,7 @@ pub enum TopicsError {
     },
 }
 
-/// Creates the topics that are missing; existing ones stay as they are.
+/// Creates the missing topics; existing ones do not change.
 ///
 /// # Errors
 ///
@@ -100,7 +100,7 @@ pub async fn create(kafka: &KafkaOptions, fleet: &FleetOptions) -> Result<Vec<Ma
             .set("max.message.bytes", &bytes);
         match hop {
             Hop::Spans | Hop::Traces => topic.set("cleanup.policy", "delete"),
-            // What is not told anew expires: records that are told once, and those of agents that are forgotten.
+            // Records that are not sent again expire: those that are sent once, and those of forgotten agents.
             Hop::Agents => topic.set("cleanup.policy", "compact,delete"),
         }
     });

@@ -43,19 +43,19 @@ pub(super) const HOPS: [Hop; 3] = [Hop::Spans, Hop::Traces, Hop::Agents];
 pub(super) enum Message {
     /// A trace, to its session.
     Trace(Box<TraceFacts>),
-    /// What a shard knows of an agent.
+    /// The state of an agent in a shard.
     Session(Box<SessionFacts>),
     /// Spans, log records and reports of one trace.
     Inputs(Vec<Input>),
-    /// A report that comes without other inputs.
+    /// A report without other inputs.
     Report(Box<Report>),
     /// The ids of responses in spans, with their traces.
     Responses(Vec<Response>),
-    /// What a partition has learned from traces, for those of other partitions.
+    /// What a partition has learned from traces, for other partitions.
     Learned(Lessons),
-    /// Notice that a shard has a new owner, which has told all that it holds.
+    /// Notice that a shard has a new owner, which has sent its whole state.
     Began(Began),
-    /// A tick: time goes on to that of the envelope, for timers that are due while no other record comes.
+    /// A tick: time advances to that of the envelope, for timers that are due while no other record arrives.
     Tick,
 }
 
@@ -73,15 +73,15 @@ pub(super) struct Response {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Envelope {
     pub(super) message: Message,
-    /// The logical shard that sends.
+    /// The logical shard of the sender.
     pub(super) shard: u32,
-    /// The generation of its owner; records of an owner that was replaced are ignored. Zero if that is not checked, as for a gateway.
+    /// The generation of its owner; records of a replaced owner are ignored. Zero if that is not checked, as for a gateway.
     pub(super) generation: u64,
-    /// The time to which the receiver goes on: when the request arrived, or the sender handed it on.
+    /// The time to which the receiver advances: when the request arrived, or when the sender handed it on.
     pub(super) time: Timestamp,
 }
 
-/// A record to be sent, with where it goes.
+/// A record to be sent, with its destination.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) hop: Hop,
@@ -90,7 +90,7 @@ pub(super) struct Record {
     pub(super) envelope: Envelope,
 }
 
-/// The way from keys to shards and partitions; the same in every instance.
+/// The mapping from keys to shards and partitions; the same in every instance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Map {
     route: Route,
@@ -128,7 +128,7 @@ impl Map {
         (partition..SHARDS).step_by(usize::try_from(self.partitions).unwrap_or(1))
     }
 
-    /// The place of a shard among those of its partition.
+    /// The index of a shard among those of its partition.
     pub(super) fn place(self, shard: usize) -> usize {
         shard / usize::try_from(self.partitions).unwrap_or(1)
     }
@@ -137,7 +137,7 @@ impl Map {
         u32::try_from(shard).unwrap_or(0) % self.partitions
     }
 
-    /// A record about a trace, to the stage assemble.
+    /// A record about a trace, for the assemble stage.
     pub(super) fn to_trace(self, trace: TraceId, message: Message) -> Record {
         let (hop, partition) = (Hop::Spans, self.partition(self.route.trace(trace)));
         Record { hop, partition, key: trace.0.to_vec(), envelope: envelope(message) }
@@ -154,7 +154,7 @@ impl Map {
         Record { hop: Hop::Spans, partition, key, envelope: envelope(message) }
     }
 
-    /// Records for all partitions of spans but this one, about what it has learned. They do not move time.
+    /// Records about what this partition has learned, for all other partitions of spans. They do not advance time.
     pub(super) fn to_other_partitions(self, own: u32, lessons: &Lessons) -> Vec<Record> {
         let record = |partition| Record {
             hop: Hop::Spans,
@@ -165,7 +165,7 @@ impl Map {
         (0..self.partitions).filter(|partition| *partition != own).map(record).collect()
     }
 
-    /// A tick for a partition, with the time to go on to.
+    /// A tick for a partition, with the time to advance to.
     pub(super) fn tick(hop: Hop, partition: u32, now: Timestamp) -> Record {
         let envelope = Envelope { time: now, ..envelope(Message::Tick) };
         Record { hop, partition, key: Vec::new(), envelope }
@@ -184,7 +184,7 @@ impl Map {
         Record { hop: Hop::Traces, partition, key, envelope: envelope(message) }
     }
 
-    /// An update of an agent as records: everything but the panes under one key, and each pane under its own. What is told
+    /// An update of an agent as records: everything but the panes under one key, and each pane under its own. Data that is sent
     /// once has a key that no other record has.
     pub(super) fn to_agent(self, mut update: SessionFacts) -> Vec<Record> {
         let agent = update.agent.clone().unwrap_or_default();
@@ -214,7 +214,7 @@ impl Map {
         records
     }
 
-    /// Records for every partition of agents, which say that a shard has told everything.
+    /// Records for every partition of agents, which say that a shard has sent its whole state.
     pub(super) fn to_all_agents(self, shard: u32, message: &Message) -> Vec<Record> {
         let record = |partition| Record {
             hop: Hop::Agents,
@@ -225,7 +225,7 @@ impl Map {
         (0..self.partitions).map(record).collect()
     }
 
-    /// A report, to all partitions that take it; `None` if it cannot be encoded.
+    /// A report, for all partitions that take it; `None` if it cannot be encoded.
     pub(super) fn to_report(self, report: &Report) -> Option<Vec<Record>> {
         let message = Message::Report(Box::new(report.clone()));
         let records = match &report.target {
@@ -244,7 +244,7 @@ impl Map {
                 }
                 records
             }
-            // A deployment does not say which agents it is about, so each partition looks among its own.
+            // A deployment does not say which agents it affects, so each partition searches its own.
             Target::Agent(agent) if &*report.name == DEPLOYMENT => {
                 let Record { hop, key, envelope, .. } = self.about_agent(agent, message)?;
                 let record = |partition| Record {
@@ -260,7 +260,7 @@ impl Map {
         Some(records)
     }
 
-    /// A report, to all partitions of sessions; `None` if it cannot be encoded.
+    /// A report, for all partitions of sessions; `None` if it cannot be encoded.
     pub(super) fn to_all_sessions(self, report: &Report) -> Option<Vec<Record>> {
         let message = Message::Report(Box::new(report.clone()));
         let key = key_of_report(&message)?;
@@ -302,7 +302,7 @@ fn envelope(message: Message) -> Envelope {
     Envelope { message, shard: 0, generation: 0, time: Timestamp::default() }
 }
 
-/// The key of a report that is not sent by what it is about; `None` if the report cannot be encoded.
+/// The key of a report that is not keyed by its target; `None` if the report cannot be encoded.
 fn key_of_report(message: &Message) -> Option<Vec<u8>> {
     Some([b"report", &xxh3_64(&pack(message)?).to_be_bytes()[..]].concat())
 }

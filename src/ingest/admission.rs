@@ -1,8 +1,8 @@
-//! One budget of bytes for all requests in flight, whatever transport they came over.
+//! One budget of bytes for all requests in flight, over all transports.
 //!
-//! A request takes room for its body while it is read, then for what decoding it allocates, and gives all of it back
-//! when its batch has been applied. Requests wait in [`super::entrance`]; here none waits, so nothing can deadlock: a request
-//! that finds no room is answered at once, and its sender comes back.
+//! A request takes room for its body while it is read, then for what decoding it allocates, and returns all of it when its batch
+//! has been applied. Requests wait in [`super::entrance`]; none waits here, so nothing can deadlock: a request that finds no room
+//! is answered at once, and its sender retries.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,11 +30,11 @@ pub struct Permit {
 pub enum NoRoom {
     /// The request needs more than the whole budget.
     Ever(Refusal),
-    /// Other requests have the budget at the moment.
+    /// Other requests hold the budget at the moment.
     Yet(Overloaded),
 }
 
-/// The time after which a sender that found no room is asked to come back; requests in flight take less.
+/// The time after which a sender that found no room is asked to retry; requests in flight take less.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Admission {
@@ -43,7 +43,7 @@ impl Admission {
         Self { max_bytes, taken_bytes: Arc::default() }
     }
 
-    /// The bytes that requests in flight hold.
+    /// The bytes held by requests in flight.
     pub fn taken_bytes(&self) -> usize {
         self.taken_bytes.load(Ordering::Relaxed)
     }
@@ -59,7 +59,7 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// Fails, and keeps what the permit has, if that is more than the whole budget or more than what is left of it.
+    /// Fails, and leaves the permit unchanged, if `bytes` is more than the whole budget or than what is left of it.
     pub fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let max = self.admission.max_bytes;
         let wanted = self.bytes.saturating_add(bytes);

@@ -1,4 +1,4 @@
-//! A body on its way: how fast it has to come, and how much all larger bodies on their way may hold.
+//! The arrival of a body: its minimum pace, and the bound of all larger bodies that are arriving.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -26,14 +26,14 @@ pub(super) struct Source {
     peer: Arc<Peer>,
 }
 
-/// The least bytes that have to come in each window of time.
+/// The fewest bytes that must arrive in each window of time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     window: Duration,
     least_bytes: usize,
 }
 
-/// A body of which more is to come.
+/// A body that has not arrived completely.
 pub(super) struct Arrival<'b> {
     body: &'b mut Body,
     pace: PaceCheck,
@@ -43,15 +43,15 @@ pub(super) struct Arrival<'b> {
     requester: Requester,
 }
 
-/// Checks whether a pace is kept.
+/// Checks that a body keeps its pace.
 struct PaceCheck {
     pace: Pace,
     came_bytes: usize,
-    // Set since the body was first waited for.
+    // Set when the body is first waited for.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// The larger bodies that are on their way.
+/// The larger bodies that are arriving.
 #[derive(Debug)]
 pub(super) struct Arrivals {
     max_bytes: usize,
@@ -75,7 +75,7 @@ struct OpenBody {
     _displaced: oneshot::Sender<()>,
 }
 
-/// A larger body's share, which is given back when this is dropped.
+/// A larger body's share, which is returned when this is dropped.
 #[derive(Debug)]
 struct Large {
     arrivals: Arc<Arrivals>,
@@ -83,7 +83,7 @@ struct Large {
     displaced: oneshot::Receiver<()>,
 }
 
-/// The time over which a body has to keep its pace, and after which the pace is first checked.
+/// The time over which a body's pace is measured, and after which it is first checked.
 const WINDOW: Duration = Duration::from_secs(5);
 
 /// The pace at which a body keeps its place: others should not wait for a slower one.
@@ -111,14 +111,14 @@ impl Pace {
 }
 
 impl<'b> Arrival<'b> {
-    /// The arrival of a body of which nothing has been read yet.
+    /// The arrival of a body that has not been read yet.
     pub(super) fn new(body: &'b mut Body, source: &Source, pace: Pace) -> Self {
         let Source { requester, peer } = source.clone();
         let (pace, hurry) = (PaceCheck::new(pace), PaceCheck::new(HURRY));
         Self { body, pace, hurry, large: None, peer, requester }
     }
 
-    /// Waits for the next bytes of the body; `None` when it is whole. A body that comes slowly loses its place and goes on without.
+    /// Waits for the next bytes of the body; `None` at its end. A slow body loses its place and continues without one.
     pub(super) async fn next(
         &mut self,
         place: &mut Option<Grant>,
@@ -151,7 +151,8 @@ impl<'b> Arrival<'b> {
         .await
     }
 
-    /// Counts the body among the larger ones. Its pace begins anew, as it was not read while it waited for its place.
+    /// Counts the body among the larger ones. The measurement of its pace restarts, as it was not read while it waited for its
+    /// place.
     pub(super) fn goes_on(
         &mut self,
         came_bytes: usize,
@@ -179,7 +180,7 @@ impl PaceCheck {
         Self { pace, came_bytes: 0, timer: None }
     }
 
-    /// Whether less came in a window than the pace demands; called while nothing more is there.
+    /// Whether fewer bytes arrived in a window than the pace demands; called while there is nothing to read.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         let window = self.pace.window;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(window)));
@@ -188,7 +189,7 @@ impl PaceCheck {
                 return true;
             }
             self.came_bytes = 0;
-            // The next window begins at this moment, however late the timer is noticed.
+            // The next window begins now, however late the timer was noticed.
             timer.as_mut().set(sleep(window));
         }
         false
@@ -241,7 +242,8 @@ impl OpenBodies {
 }
 
 impl Large {
-    /// Takes room for more bytes; where there is none, the largest body of whoever holds most is displaced, which may be this one.
+    /// Takes room for more bytes. If there is none, the largest body of the connection that holds most is displaced, which may be
+    /// this one.
     fn grow(&self, bytes: usize) -> Result<(), Failure> {
         let mut held = self.arrivals.held();
         let share = held.bodies.get_mut(&self.number).ok_or(Failure::Displaced)?;
@@ -285,7 +287,7 @@ mod tests {
         other.grow(40).unwrap();
         let slow = arrivals.enter(requester("b", 3));
         slow.grow(10).unwrap();
-        // Its tenant has most, and of that its connection.
+        // Its tenant holds most, and its connection holds most of that.
         slow.grow(10).unwrap();
         assert_eq!(first.grow(1), Err(Failure::Displaced));
         for large in [&second, &other, &slow] {

@@ -1,4 +1,4 @@
-//! The one place where decoded spans and records become the engine's, whatever their encoding.
+//! The one place where decoded spans and log records become the engine's types, whatever their encoding.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::engine::convention::{
 };
 use crate::engine::span::{Report, Resource, SpanId, Status, Timestamp, TraceId};
 
-/// The reason for rejecting records in lists of scopes as they were called before OTLP 1.0.
+/// The reason for rejecting records in lists of scopes under their name before OTLP 1.0.
 pub(super) const OLD_SCOPE: &str = "instrumentation_library";
 
 /// Builds a batch.
@@ -26,7 +26,7 @@ pub(super) struct Builder<'a> {
     batch: Batch,
 }
 
-/// A span as its encoding has it: ids as bytes, times as numbers.
+/// A span as it is encoded: ids as bytes, times as numbers.
 #[derive(Default)]
 pub(super) struct EncodedSpan<'a> {
     pub(super) trace_id: &'a [u8],
@@ -44,7 +44,7 @@ pub(super) struct EncodedSpan<'a> {
     pub(super) flags: u32,
 }
 
-/// A log record as its encoding has it.
+/// A log record as it is encoded.
 #[derive(Default)]
 pub(super) struct EncodedLog<'a> {
     pub(super) trace_id: &'a [u8],
@@ -67,18 +67,18 @@ impl<'a> Builder<'a> {
         Self { conventions, repair, tenant, resource: Arc::default(), names, batch }
     }
 
-    /// Takes the lists of its spans from these.
+    /// Takes the lists of its spans from `rooms`.
     pub(super) fn with_rooms(mut self, rooms: Rooms) -> Self {
         self.batch.rooms = rooms;
         self
     }
 
-    /// Makes room for the spans that the pre-scan has counted.
+    /// Reserves room for the spans that the pre-scan counted.
     pub(super) fn expect(&mut self, spans: u64) {
         self.batch.spans = self.batch.rooms.take(usize::try_from(spans).unwrap_or(0));
     }
 
-    /// Sets the resource of what follows; returns whether nothing in it had to be mended.
+    /// Sets the resource of the records that follow; returns whether nothing in it had to be mended.
     pub(super) fn resource(&mut self, attributes: RawAttributes<'_>) -> bool {
         let (resource, mended) =
             self.conventions.resource(&RawResource { attributes }, self.tenant);
@@ -93,7 +93,7 @@ impl<'a> Builder<'a> {
         self.names.keep_resource(sent, &self.resource);
     }
 
-    /// Sets the resource of what follows to the one of these bytes, if it is known; returns whether it is.
+    /// Sets the resource of the records that follow to the one with these bytes, if it is known; returns whether it is.
     pub(super) fn known_resource(&mut self, sent: &[u8]) -> bool {
         let Some(resource) = self.names.resource(sent, self.tenant) else { return false };
         self.resource = Arc::clone(resource);
@@ -105,7 +105,7 @@ impl<'a> Builder<'a> {
         self.conventions.scope(raw)
     }
 
-    /// The names and plans of what came before.
+    /// The names and plans of earlier requests and records.
     pub(super) fn names(&self) -> &Names {
         self.names
     }
@@ -131,8 +131,7 @@ impl<'a> Builder<'a> {
         true
     }
 
-    /// Builds a span, and a plan for similar spans if it has an outline; returns the list of its attributes, emptied, to be used
-    /// again.
+    /// Builds a span, and a plan for similar spans if it has an outline; returns the emptied list of its attributes for reuse.
     pub(super) fn span<'s>(
         &mut self,
         sent: EncodedSpan<'s>,
@@ -206,14 +205,14 @@ impl<'a> Builder<'a> {
         self.unused(reading.unused);
     }
 
-    /// Rejects a span or record that cannot even be read.
+    /// Rejects a span or record that cannot be read at all.
     pub(super) fn reject(&mut self, why: &'static str, logs: bool) {
         let tally = &mut self.batch.tally;
         *(if logs { &mut tally.logs } else { &mut tally.spans }) += 1;
         rejected(tally, why);
     }
 
-    /// Adds a report of our own API, or notes why it is rejected.
+    /// Adds a report of agentgauge's own API, or notes why it is rejected.
     pub(super) fn report(
         &mut self,
         index: usize,
@@ -231,7 +230,7 @@ impl<'a> Builder<'a> {
             }
             Err(mut why) => {
                 rejected(&mut self.batch.tally, "report");
-                // It can repeat a part of the report.
+                // `why` can repeat a part of the report.
                 why.truncate(why.floor_char_boundary(MAX_WHY_BYTES));
                 if self.batch.tally.rejected_reports.len() < MAX_LISTED {
                     self.batch.tally.rejected_reports.push((index, why));
@@ -271,7 +270,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The most bytes of what is said about a report that is rejected.
+/// The most bytes of the explanation for a rejected report.
 const MAX_WHY_BYTES: usize = 256;
 
 /// The status of a code, by the low half of its number; that of unknown codes is unset.
@@ -289,7 +288,7 @@ pub(super) fn low32(number: u64) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// Whether a span's parent is of another process, by the span's flags; `None` if they do not say.
+/// Whether a span's parent belongs to another process, by the span's flags; `None` if they do not say.
 fn remote_parent(flags: u32) -> Option<bool> {
     const KNOWN: u32 = 0x100;
     const REMOTE: u32 = 0x200;

@@ -47,7 +47,7 @@ pub struct Decoder {
     limits: IngestLimits,
     conventions: Arc<Conventions>,
     plans: bool,
-    // Names that recurred in earlier requests: one set for each request that was ever decoded at the same time.
+    // Names that recurred in earlier requests: as many sets as requests were ever decoded at the same time.
     names: Arc<Mutex<Vec<Names>>>,
     rooms: Rooms,
 }
@@ -69,7 +69,7 @@ impl Decoder {
         Self { limits, conventions, plans: true, names, rooms }
     }
 
-    /// The same decoder without plans: it reads every span in full, which plans are compared with.
+    /// The same decoder without plans: it reads every span in full. Tests compare plans with it.
     #[must_use]
     pub fn without_plans(self) -> Self {
         Self { plans: false, names: Arc::default(), ..self }
@@ -99,7 +99,7 @@ impl Decoder {
         )
     }
 
-    /// Scans an uncompressed request, where it lies.
+    /// Scans an uncompressed request in place.
     ///
     /// # Errors
     ///

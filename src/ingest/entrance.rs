@@ -1,17 +1,16 @@
 //! Where requests wait for room.
 //!
-//! A small body is read as it comes, and then waits for its turn: for room to be decoded and applied in. A turn is as large as
-//! the request is expected to become, judged by the bytes of its body, and all turns together are an eighth of the budget, so that
-//! a request with a turn finds room in the budget. One request takes half of it at most, and small ones have as much as a quarter of
-//! it for themselves: whoever sends the largest bodies does not make all others wait for seconds.
+//! A small body is read as it arrives, and then waits for its turn, which is room to be decoded and applied. A turn is as large as
+//! the request is expected to become, judged by the bytes of its body. All turns together are an eighth of the budget, so that a
+//! request with a turn finds room in the budget. One request takes at most half of all turns, and a quarter is reserved for small
+//! requests: a sender of very large bodies does not make all others wait for seconds.
 //!
-//! A body that is read and then refused has cost the sender's time and ours for nothing. So the rest of a larger body is read only
-//! once turns are given out again and a place is free, which bounds how many are read at a time; until then the rest stays with its
-//! sender, held back by the windows of HTTP/2 and TCP. A body keeps its place until it has its turn, or loses it when its bytes come
-//! slowly.
+//! Reading a body only to refuse it wastes time on both sides. So the rest of a larger body is read only when turns are being
+//! granted and a place is free, which bounds how many are read at a time; until then the rest stays with its sender, held back by
+//! the windows of HTTP/2 and TCP. A body keeps its place until it has its turn, or loses it when its bytes arrive slowly.
 //!
-//! Room is shared fairly ([`crate::fair`]). A request with a turn waits for nothing, one with a place only for a turn, and each
-//! wait is short, so nothing can deadlock.
+//! Room is shared fairly ([`crate::fair`]). A request with a turn waits for nothing, and one with a place waits only for a turn.
+//! Each wait is short, so nothing can deadlock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,17 +37,17 @@ pub(super) struct Entrance {
 /// The bytes of one unit of turns and places.
 const UNIT_BYTES: usize = 1 << 10;
 
-/// The divisor of the budget that gives the room of all turns.
+/// The room of all turns is the budget divided by this.
 const SHARE: usize = 8;
 
-/// The divisor of that room that gives the most of it for one request.
+/// One request takes at most the room of all turns divided by this.
 const LARGEST: u32 = 2;
 
 /// The divisors that give the room of small requests, and the most that one of them takes.
 const SMALL_ROOM: u32 = 4;
 const SMALL: u32 = 16;
 
-/// The part of the budget for each waiting request: more than HTTP/2 takes in for it.
+/// The part of the budget for each waiting request: more than the bytes that HTTP/2 buffers for it.
 const WAITING_BYTES: usize = 1 << 20;
 
 /// The number of requests that may always wait.
@@ -57,7 +56,7 @@ const MIN_WAITING: usize = 16;
 /// The most bytes of places that a body takes, however long it may become.
 const MAX_PLACE_BYTES: usize = 4 << 20;
 
-/// The decoded size that is assumed before any body came, in sixteenths of its bytes.
+/// The decoded size that is assumed before the first body, in sixteenths of its bytes.
 const PLAIN: usize = 4 * 16;
 const COMPRESSED: usize = 40 * 16;
 
@@ -91,7 +90,7 @@ impl Entrance {
         self.max_wait
     }
 
-    /// Waits for a turn for a body of `bytes`.
+    /// Waits for a turn for a body of `bytes` bytes.
     pub(super) async fn turn(
         &self,
         requester: &Requester,
@@ -108,8 +107,8 @@ impl Entrance {
         }
     }
 
-    /// Waits for a place for a larger body, of which `bytes` are still to come; first in the line for turns. Also returns whether it
-    /// waited.
+    /// Waits for a place for a larger body with `bytes` bytes still to arrive: first until turns are granted, then for the place
+    /// itself. Also returns whether it waited.
     pub(super) async fn place(&self, requester: &Requester, bytes: usize) -> Option<(Grant, bool)> {
         let place = async {
             let (turn, queued) = entered(self.turns.enter(requester, 1, self.max_wait).await)?;
@@ -122,7 +121,7 @@ impl Entrance {
         timeout(self.max_wait, place).await.unwrap_or_default()
     }
 
-    /// Notes that a body of `bytes` took `all` bytes with what it was decoded to.
+    /// Notes that a body of `bytes` bytes took `all` bytes when decoded.
     pub(super) fn came_to(&self, compression: Compression, bytes: usize, all: usize) {
         let found = (all.saturating_mul(16) / bytes.max(1)).min(MAX_SIXTEENTHS);
         let known = self.sixteenths(compression);
@@ -142,7 +141,7 @@ impl Entrance {
     }
 }
 
-/// The greatest ratio that is believed: no compression of telemetry gets beyond it.
+/// The greatest ratio that is believed: no compression of telemetry exceeds it.
 const MAX_SIXTEENTHS: usize = 1_000 * 16;
 
 /// The turn and whether it was waited for; `None` if the request was turned away.
@@ -167,7 +166,7 @@ mod tests {
 
     fn entrance(max_wait: Duration) -> Entrance {
         let entrance = Entrance::new(SHARE * 100 * UNIT_BYTES, max_wait);
-        // A body is all that it comes to.
+        // The body is all that is counted.
         entrance.plain.store(16, Ordering::Relaxed);
         entrance
     }
@@ -218,7 +217,7 @@ mod tests {
         let medium = turn(&other, 40 * UNIT_BYTES).await.unwrap();
         assert!(entrance.place(&other, 1).await.is_some());
         drop(medium);
-        // Even beside a second one there is room for small ones, for so many at a time.
+        // Even beside a second one there is room for this many small ones at a time.
         let second = turn(&attacker, usize::MAX).await.unwrap();
         assert!(turn(&other, 10 * UNIT_BYTES).await.is_none());
         let small = [turn(&other, 5 * UNIT_BYTES).await, turn(&other, 1).await];

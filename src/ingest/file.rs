@@ -15,12 +15,12 @@ use super::{Batch, Compression, Encoding, Refusal, Signal};
 /// Why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The system does not let us read it.
+    /// The system does not allow reading it.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// Its name does not tell how it is written.
@@ -28,7 +28,7 @@ pub enum FileError {
     Unknown {
         /// The file.
         path: PathBuf,
-        /// What the name should be like.
+        /// What the name should look like.
         hint: &'static str,
     },
     /// Its content is refused.
@@ -77,7 +77,7 @@ pub fn list(paths: &[PathBuf]) -> Result<Vec<PathBuf>, FileError> {
 ///
 /// # Errors
 ///
-/// Fails if the file cannot be read, is no recording by its name, or holds something else than its name says.
+/// Fails if the file cannot be read, is no recording by its name, or does not hold what its name says.
 pub fn read(path: &Path, decoder: &Decoder) -> Result<Vec<Batch>, FileError> {
     let hint = "use a name that ends in .pb (with `traces` or `logs` in it), .json or .jsonl, and .gz or .zst after it";
     let unknown = || FileError::Unknown { path: path.to_owned(), hint };
@@ -101,11 +101,11 @@ pub fn read(path: &Path, decoder: &Decoder) -> Result<Vec<Batch>, FileError> {
         text = request.into();
     }
     let mut batches = Vec::new();
-    // The text is one document, or has one in each line.
+    // The text is one document, or one document per line.
     let mut lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
     let first = lines.iter().find(|line| !line.iter().all(u8::is_ascii_whitespace));
     let whole = serde_json::from_slice::<IgnoredAny>(&text).is_ok();
-    // A document that has to be mended does not parse as it is; then the first line tells which of the two it is.
+    // A document that has to be mended does not parse unchanged; then the first line shows which of the two it is.
     if whole || first.is_some_and(|line| !super::json::is_nearly(line)) {
         lines = vec![&text[..]];
     }
@@ -157,7 +157,7 @@ struct Lists {
 /// The signals of a JSON request, by the names in it; metrics are left out.
 fn signals(line: &[u8]) -> Vec<Signal> {
     let text = String::from_utf8_lossy(line);
-    // One that has to be mended is searched for the names.
+    // A request that has to be mended is searched for the names.
     let within = |name: &str| text.contains(name).then_some(IgnoredAny);
     let lists = serde_json::from_slice(line).unwrap_or_else(|_| Lists {
         resource_logs: within("resourceLogs").or_else(|| within("resource_logs")),

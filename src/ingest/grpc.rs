@@ -1,8 +1,8 @@
 //! OTLP/gRPC, on the raw frame.
 //!
-//! A gRPC library inflates and decodes before we could look at the bytes, and answers a message that is too large with
-//! the retryable OUT_OF_RANGE. One unary method with one message each way needs no library: a body is a byte that says
-//! whether the message is compressed, four bytes of length, and the message; an answer is the same and a trailer.
+//! A gRPC library would inflate and decode a message before agentgauge could check its bytes, and answer a message that is too
+//! large with the retryable OUT_OF_RANGE. One unary method with one message each way needs no library: a body is a byte that says
+//! whether the message is compressed, four bytes of length, and the message; an answer is the same plus a trailer.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -43,8 +43,8 @@ const ACCEPTED: HeaderValue = HeaderValue::from_static("identity,gzip,zstd");
 /// The flag and the length before a message.
 const PREFIX_BYTES: usize = 5;
 
-/// Hands the requests of the `Export` methods of OTLP's trace, logs and metrics services, and of our own `Report`, to a receiver. Who
-/// sends OTLP over HTTP is told the port of `otlp_http`.
+/// Hands the requests of the `Export` methods of OTLP's trace, logs and metrics services, and of agentgauge's `Report`, to a
+/// receiver. A client that sends OTLP over HTTP is given the port of `otlp_http`.
 pub fn answers<S: Sink>(receiver: Receiver<S>, otlp_http: Option<SocketAddr>) -> Answer {
     let http_port = otlp_http.map(|address| address.port());
     Answer::by(move |request| {
@@ -106,7 +106,7 @@ async fn export<S: Sink>(
     Ok(status::success(signal, encoding, &tally))
 }
 
-/// Checks that this is gRPC with protobuf, over HTTP/2.
+/// Checks that this is gRPC with protobuf over HTTP/2.
 fn protocol(
     method: &Method,
     version: Version,
@@ -125,7 +125,7 @@ fn protocol(
     if version < Version::HTTP_2 { Err(Failure::Version) } else { Ok(()) }
 }
 
-/// Splits the one message from its prefix.
+/// Separates the one message from its prefix.
 fn unframed<S: Sink>(mut body: Bytes, receiver: &Receiver<S>) -> Result<(u8, Bytes), Failure> {
     let Some((&[flag, ref length @ ..], _)) = body.split_first_chunk::<PREFIX_BYTES>() else {
         return Err(malformed("the prefix is missing"));
@@ -180,7 +180,7 @@ fn deadline(headers: &HeaderMap) -> Option<Duration> {
 fn answered(message: &[u8]) -> Response {
     let mut frame = BytesMut::with_capacity(PREFIX_BYTES + message.len());
     frame.put_u8(0);
-    // Our own answers have at most a few hundred bytes.
+    // The answers have at most a few hundred bytes.
     frame.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
     frame.extend_from_slice(message);
     let trailers = HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static("0"))]);

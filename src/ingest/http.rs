@@ -1,4 +1,4 @@
-//! OTLP/HTTP: protobuf or JSON by POST, as the OTLP specification has it.
+//! OTLP/HTTP: protobuf or JSON by POST, as the OTLP specification demands.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::access::{Answer, Identity};
 const PATHS: [(&str, Signal); 3] =
     [("/v1/traces", Signal::Traces), ("/v1/logs", Signal::Logs), ("/v1/metrics", Signal::Metrics)];
 
-/// Hands what is sent to `/v1/traces`, `/v1/logs` and `/v1/metrics` to a receiver.
+/// Hands requests to `/v1/traces`, `/v1/logs` and `/v1/metrics` to a receiver.
 pub fn answers<S: Sink>(receiver: Receiver<S>) -> Answer {
     Answer::by(move |request| {
         let take = Signal::at(request.uri().path(), &PATHS).map(Take::Signal);
@@ -30,7 +30,8 @@ pub fn answers<S: Sink>(receiver: Receiver<S>) -> Answer {
     })
 }
 
-/// Routes the reports of our own API to a receiver, and requests to accept a level or about a deployment, which travel as reports.
+/// Routes reports of agentgauge's own API to a receiver, and requests to accept a level or about a deployment, which become
+/// reports.
 pub fn reports<S: Sink>(receiver: &Receiver<S>) -> Router {
     let mut router = Router::new();
     for (path, take) in [
@@ -44,14 +45,14 @@ pub fn reports<S: Sink>(receiver: &Receiver<S>) -> Router {
     router
 }
 
-/// The name of a kind of request, and the function that turns its body into a request of reports, or says what is wrong with it.
+/// The name of a kind of request, and the function that turns its body into a request of reports, or returns what is wrong with it.
 type Said = (&'static str, fn(&[u8]) -> Result<Bytes, String>);
 
 /// The kind of request at a path.
 #[derive(Clone, Copy)]
 enum Take {
     Signal(Signal),
-    /// One object in JSON, which travels as a report.
+    /// One object in JSON, which becomes a report.
     Said(Said),
 }
 
@@ -94,7 +95,7 @@ async fn answer<S: Sink>(receiver: Receiver<S>, take: Option<Take>, request: Req
     }
 }
 
-/// The tenant whose agents an object is about, which those may name who see more than one, as in questions.
+/// The tenant whose agents an object is about; senders that see more than one tenant may name it, as in queries.
 fn named_tenant(
     take: Option<Take>,
     uri: &Uri,
@@ -150,7 +151,7 @@ async fn export<S: Sink>(
     }
     let Envelope { signal, encoding, .. } = envelope;
     let tally = receiver.apply(envelope, received).await?;
-    // One object, one outcome: where a batch would list it among its rejected ones, it is an error.
+    // One object, one outcome: what a batch would list among its rejected reports is an error here.
     if let (Some((what, _)), Some((_, why))) = (said, tally.rejected_reports.first()) {
         return Err(Refusal::Malformed { what, why: why.clone() }.into());
     }
@@ -170,7 +171,7 @@ fn encoding(headers: &HeaderMap) -> Option<Encoding> {
     }
 }
 
-/// The compression of the body; `None` for unknown ones, and for several in a row.
+/// The compression of the body; `None` for an unknown one, and for several in a row.
 fn compression(headers: &HeaderMap) -> Option<Compression> {
     let mut named = headers.get_all(CONTENT_ENCODING).iter();
     let Some(first) = named.next() else { return Some(Compression::None) };

@@ -1,4 +1,4 @@
-//! Undoes compression, never beyond a bound.
+//! Decompresses bodies within bounds.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -13,17 +13,17 @@ use super::{Compression, Refusal};
 /// The checksum and the size at the end of a gzip member.
 const TRAILER_BYTES: usize = 8;
 
-/// A bound for the ratio of deflate, which cannot do better than about 1,032 to 1.
+/// A bound for the ratio of deflate, which cannot exceed about 1,032 to 1.
 const MAX_DEFLATE_RATIO: usize = 1_040;
 
-/// The most bytes of a gzip body that are inflated in one go, without a look at how much comes of them.
+/// The most bytes of a gzip body that are inflated in one go, without checks of the output in between.
 const AT_ONCE_BYTES: usize = 1 << 20;
 
-/// The bytes that a body may be ahead of what was inflated of it: no compressor makes a text longer but by some bytes, while tables of
-/// codes that nothing is written in take a decoder far longer than texts.
+/// The bytes that a body may be ahead of its output: no compressor makes a text longer by more than a few bytes, while code tables
+/// that are never used cost a decoder far more time than texts.
 const AHEAD_BYTES: usize = 256 << 10;
 
-/// The bytes that are inflated between two looks at that.
+/// The bytes that are inflated between two such checks.
 const STEP_BYTES: u64 = 64 << 10;
 
 /// What is wrong with a body that is too far ahead.
@@ -35,7 +35,7 @@ const USUAL_RATIO: usize = 8;
 /// The largest window that is accepted, as a power of two: 8 MiB, which the format asks every decoder to support.
 const MAX_WINDOW_LOG: u32 = 23;
 
-/// What zstd returns of a larger one: its error 16, negated.
+/// What zstd returns for a larger window: its error 16, negated.
 const WINDOW_TOO_LARGE: usize = 0_usize.wrapping_sub(16);
 
 /// Inflates a body to at most `max` bytes.
@@ -56,7 +56,7 @@ fn gzip(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
     if body.len() > AT_ONCE_BYTES {
         return members(body, max);
     }
-    // The last four bytes state the size of the last member, by the sender: a hint, no more.
+    // The last four bytes state the size of the last member, according to the sender: a mere hint.
     let (rest, trailer) =
         body.split_last_chunk::<TRAILER_BYTES>().ok_or_else(|| malformed("gzip", "truncated"))?;
     let [.., a, b, c, d] = *trailer;
@@ -95,7 +95,7 @@ fn zstd(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
     read(decoder, (body.len(), &inflated), "zstd", max)
 }
 
-/// A body that is given to its decoder as long as it is not too far ahead of what was inflated.
+/// A body that is fed to its decoder as long as it is not too far ahead of the output.
 struct Fed<'a> {
     body: &'a [u8],
     given: usize,
@@ -119,7 +119,7 @@ impl Read for Fed<'_> {
     }
 }
 
-/// What is wrong with a body that was not inflated.
+/// Why a body was not inflated.
 fn why(error: &io::Error) -> &'static str {
     match error.to_string() {
         said if said == get_error_name(WINDOW_TOO_LARGE) => {

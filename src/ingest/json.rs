@@ -1,8 +1,8 @@
 //! OTLP JSON, read leniently: null is absent, numbers may be strings, ids are hex in any case, enums are numbers or
 //! names, names are camel or snake case, unknown fields are ignored, and fields of another type count as absent.
 //!
-//! What JSON cannot express (half an emoji, a number that no float holds) is mended, once the strict reader has refused it. Of
-//! equal names the last one is read.
+//! What JSON cannot express (half an emoji, a number that no float holds) is mended once the strict reader has refused it. If a
+//! name occurs twice, the last value is read.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -24,7 +24,7 @@ use crate::engine::convention::mend::{self, Mended, Numbers, Rules};
 use crate::engine::convention::{RawAttributes, RawScope, RawValue, Scope};
 use crate::engine::span::Status;
 
-/// The bytes of one decoded JSON value: itself and its place in a list or an ordered map.
+/// The bytes of one decoded JSON value: itself and its entry in a list or an ordered map.
 const VALUE_BYTES: usize = 160;
 
 /// Levels of JSON that OTLP itself needs, and that each level of nested values adds.
@@ -82,7 +82,7 @@ fn max_depth(bounds: Bounds) -> usize {
     OUTER_LEVELS + LEVELS_PER_VALUE * bounds.max_nesting
 }
 
-/// Decodes a request that the scan has let through.
+/// Decodes a request that passed the scan.
 pub(super) fn decode(
     signal: Signal,
     body: &[u8],
@@ -104,7 +104,7 @@ pub(super) fn decode(
     reader.request(signal, &request, builder)
 }
 
-/// The reason for rejecting what is in another value where a list of records, or of their scopes, belongs: it counts as one record.
+/// The reason for rejecting another value where a list of records, or of their scopes, belongs: it counts as one record.
 const NO_LIST: &str = "not_a_list";
 
 /// The lists of requests by signal.
@@ -114,7 +114,7 @@ const LISTS: [(Signal, &str, &str); 3] = [
     (Signal::Metrics, "resourceMetrics", "metrics go to /v1/metrics"),
 ];
 
-/// Refuses a request of another signal, and one whose list is something else: nothing of it would be read.
+/// Refuses a request of another signal, and one whose list is not a list: none of it would be read.
 fn expect(signal: Signal, request: &Json<'_>) -> Result<(), Refusal> {
     let Some((_, own, _)) = LISTS.iter().find(|(of, ..)| *of == signal) else { return Ok(()) };
     let why = match get(request, own) {
@@ -130,7 +130,7 @@ fn expect(signal: Signal, request: &Json<'_>) -> Result<(), Refusal> {
     Err(Refusal::Malformed { what: "JSON", why })
 }
 
-/// Whether there is something else where a list belongs. An empty object has nothing to lose.
+/// Whether there is another value where a list belongs. An empty object has nothing to lose.
 fn is_no_list(holder: &Json<'_>, name: &str) -> bool {
     get(holder, name).is_some_and(|value| {
         value.as_list().is_none() && value.as_object().is_none_or(|object| !object.is_empty())
@@ -151,12 +151,12 @@ pub(super) fn is_nearly(text: &[u8]) -> bool {
     is_json(text) || is_json(mend::json(text, rules).text.as_bytes())
 }
 
-/// A text without the mark that some writers of UTF-8 put before it.
+/// The text without a byte order mark.
 pub(super) fn unmarked(text: &[u8]) -> &[u8] {
     text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
 }
 
-/// Whether a text is in an encoding that has a zero in every character of ASCII: JSON begins with one, and has no such byte.
+/// Whether a text is in an encoding that has a zero in every ASCII character: JSON begins with one, and contains no zero byte.
 fn is_utf16(text: &[u8]) -> bool {
     matches!(text, [0xfe, 0xff, ..] | [0xff, 0xfe, ..] | [0, _, ..] | [_, 0, ..])
 }
@@ -173,17 +173,17 @@ struct Reader {
 }
 
 impl Reader {
-    /// Parses a request as it is; `None` if it has to be mended.
+    /// Parses a request unchanged; `None` if it has to be mended.
     fn as_it_is<'a>(&self, body: &'a [u8], deep: bool) -> Result<Option<Json<'a>>, Refusal> {
         let Some(text) = str::from_utf8(body).ok().filter(|_| !deep) else { return Ok(None) };
         match strictly(text) {
-            // A request that breaks off cannot be mended.
+            // A truncated request cannot be mended.
             Err(error) if error.is_eof() => Err(malformed(&error)),
             parsed => Ok(parsed.ok()),
         }
     }
 
-    /// Mends the text of a request that cannot be parsed as it is.
+    /// Mends the text of a request that cannot be parsed unchanged.
     fn mend(&self, body: &[u8], max_depth: usize) -> String {
         // The text that is cut off here is in a value that nests too deep, which is counted elsewhere, or in an unused field.
         let rules = Rules { max_depth, numbers: Numbers::Named, controls: true };
@@ -374,7 +374,7 @@ impl Reader {
         read: impl Fn(&'a Json<'a>) -> Option<T>,
     ) -> Option<T> {
         let read = read(value);
-        // An empty list can be an empty object as PHP writes it, so it is not counted.
+        // PHP writes an empty list as an empty object, so that is not counted.
         if read.is_none() && value.as_list().is_none_or(|list| !list.is_empty()) {
             self.odd.update(|odd| Odd { types: odd.types + 1, ..odd });
         }

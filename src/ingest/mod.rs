@@ -50,13 +50,13 @@ pub struct Batch {
     pub arrival: Timestamp,
     /// Spans, in the order sent.
     pub spans: Vec<Span>,
-    /// Takes the list of the spans back when they are applied.
+    /// Takes the list of spans back when they are applied.
     pub rooms: Rooms,
     /// Log records that a convention recognised.
     pub logs: Vec<Log>,
     /// Scores found on spans and in log records.
     pub reports: Vec<Report>,
-    /// Our judge's replies about traces; the reports are then what follows from the replies.
+    /// The judge's replies about traces; `reports` then holds the scores from these replies.
     pub judged: Vec<JudgeReply>,
     /// An embedding model's results for texts, by trace.
     pub embedded: Vec<(TraceKey, Embedded)>,
@@ -66,7 +66,7 @@ pub struct Batch {
     pub request: Option<Request>,
 }
 
-/// Counts of what was in a request and what became of it.
+/// Counts of the content of a request and the outcome for it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct RequestCounts {
     /// Spans in the request.
@@ -75,7 +75,7 @@ pub struct RequestCounts {
     pub logs: u64,
     /// Metric data points in the request: accepted and dropped.
     pub metric_points: u64,
-    /// Reports over our own API that were accepted.
+    /// Reports over agentgauge's own API that were accepted.
     pub reports: u64,
     /// Reports that were rejected: position and reason.
     pub rejected_reports: Vec<(usize, String)>,
@@ -96,10 +96,10 @@ impl RequestCounts {
     }
 }
 
-/// The reason for rejecting spans and log records whose trace is full.
+/// The reason for rejecting spans and log records of a full trace.
 pub const TRACE_FULL: &str = "trace_full";
 
-/// The reason for rejecting spans and log records of traces whose session is full.
+/// The reason for rejecting spans and log records of traces in a full session.
 pub const SESSION_FULL: &str = "session_full";
 
 /// The reason for rejecting spans and log records that are too large for a record between the stages.
@@ -114,7 +114,7 @@ pub enum Signal {
     Logs,
     /// `ExportMetricsServiceRequest`: counted and dropped.
     Metrics,
-    /// `ReportRequest` of our own API.
+    /// `ReportRequest` of agentgauge's own API.
     Reports,
 }
 
@@ -156,7 +156,7 @@ impl Encoding {
 }
 
 impl Compression {
-    /// The compression of this name, in any case, as headers have it; `None` if it is not one of ours.
+    /// The compression with this name, in any case, as in headers; `None` if it is not supported.
     pub(crate) fn named(name: &str) -> Option<Self> {
         [(Self::None, "identity"), (Self::Gzip, "gzip"), (Self::Zstd, "zstd")]
             .into_iter()
@@ -165,7 +165,7 @@ impl Compression {
     }
 }
 
-/// Why a whole request is refused, for good: sending it again changes nothing.
+/// Why a whole request is refused for good: sending it again changes nothing.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Refusal {
     /// A size is over its limit.
@@ -178,7 +178,7 @@ pub enum Refusal {
         /// The option that sets it.
         key: &'static str,
     },
-    /// The bytes are not what they say they are.
+    /// The bytes are not what they claim to be.
     #[error("malformed {what}: {why}")]
     Malformed {
         /// What should have been there.
@@ -188,10 +188,10 @@ pub enum Refusal {
     },
 }
 
-/// There is no room at the moment: the sender should come back.
+/// There is no room at the moment: the sender should retry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Overloaded {
-    /// When to come back.
+    /// When to retry.
     pub retry_after: Duration,
     /// What was missing.
     pub lacks: Lacks,
@@ -204,7 +204,7 @@ impl Overloaded {
     }
 }
 
-/// What was missing for a request that has to come back.
+/// What a request lacked that has to be retried.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Lacks {
     /// A turn among the requests in flight.
@@ -237,14 +237,14 @@ impl Lacks {
     }
 }
 
-/// Counts of spans and log records of a batch that were not applied, as their traces or sessions had no room.
+/// Counts of spans and log records of a batch that were not applied, because their traces or sessions had no room.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LeftOut {
     /// Those over `assemble.max_spans_per_trace`.
     pub trace_full: u64,
     /// Those of traces over `session.max_traces_per_session`.
     pub session_full: u64,
-    /// Those that take more than a record between the stages may have; no stage has seen them.
+    /// Those that exceed the size of a record between the stages; no stage has received them.
     pub record_too_large: u64,
 }
 

@@ -55,7 +55,7 @@ pub(super) fn read<'a>(
 }
 
 impl<'a> Frame<'a> {
-    /// Takes the fields before the attributes, as far as they come in the order of their numbers, in which they are mostly written.
+    /// Takes the fields before the attributes, as long as they come in the order of their numbers, as they mostly do.
     #[inline]
     fn begin(fields: &mut Fields<'a>, outline: &mut Outline<'a>) -> Self {
         let trace_id = fields.bytes(1).unwrap_or_default();

@@ -1,9 +1,9 @@
 //! The connections of a listener, and which of them is closed first when there is no room for another.
 //!
-//! Connections are ranked by their use. Least is lost with one on which no request was ever answered well: it is idle or
-//! slow, or its sender has no access. Then come those that have nothing under way or wait for a body. A connection with a request that
-//! has come whole is never closed. Among equals the one is closed on which nothing has moved for longest. New connections are
-//! given time for a first request: as long as they are few, they rank as the served ones do.
+//! Connections are ranked by their use. The least useful are those on which no request was ever answered successfully: they are
+//! idle or slow, or their sender has no access. Next come those that have nothing under way or wait for a body. A connection with a
+//! request that has arrived completely is never closed. Among equals, the one without progress for longest is closed. New
+//! connections get time for a first request: as long as they are few, they rank like served ones.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 #[derive(Debug, Default)]
 pub(super) struct Peer {
     number: u64,
-    // Counts the moves on all connections of the listener, so that no clock has to be read.
+    // Counts progress on all connections of the listener, so that no clock has to be read.
     moves: Arc<AtomicU64>,
     moved: AtomicU64,
     started: AtomicU64,
@@ -52,11 +52,11 @@ pub(super) struct Connected {
 #[derive(Debug)]
 pub(super) struct Running(Arc<Peer>);
 
-/// Counts a request's body as on its way until it is dropped.
+/// Counts a request's body as arriving until it is dropped.
 #[derive(Debug)]
 pub(super) struct Arriving(Arc<Peer>);
 
-/// Counts an answer as going on until it is dropped.
+/// Counts an answer as under way until it is dropped.
 #[derive(Debug)]
 pub(super) struct Streaming(Arc<Peer>);
 
@@ -66,11 +66,11 @@ const MAX_SLOW: usize = 4;
 /// The number of the next connection, over all listeners.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
-/// The divisor of `max_connections` that gives how many connections without a good answer may rank as served.
+/// The divisor of `max_connections` for the number of connections without a successful answer that may rank as served.
 const NEW_SHARE: usize = 8;
 
 impl Peers {
-    /// The connections of a listener that has at most `max`.
+    /// The connections of a listener that accepts at most `max`.
     pub(super) fn new(max: usize) -> Self {
         Self { max_new: max / NEW_SHARE, moves: Arc::default(), all: Mutex::default() }
     }
@@ -85,7 +85,7 @@ impl Peers {
         Connected { peers: Arc::clone(self), peer, address }
     }
 
-    /// Asks the connection of least use to leave; false if all of them are busy or leaving already.
+    /// Asks the least useful connection to leave; false if all of them are busy or leaving already.
     pub(super) fn displace(&self) -> bool {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = || all.values().filter(|peer| !peer.is_busy() && !peer.is_leaving());
@@ -112,18 +112,18 @@ impl Peer {
         self.number
     }
 
-    /// Notes that bytes came or went on the connection.
+    /// Notes progress on the connection: bytes arrived or were sent.
     pub(super) fn moves_on(&self) {
         self.moved.store(self.moves.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Counts a body as on its way.
+    /// Counts a body as arriving.
     pub(super) fn arriving(self: &Arc<Self>) -> Arriving {
         self.arriving.fetch_add(1, Ordering::Relaxed);
         Arriving(Arc::clone(self))
     }
 
-    /// Counts an answer as going on: one that is not there whole when its head is sent.
+    /// Counts an answer as under way: one that is not complete when its head is sent.
     pub(super) fn streams(self: &Arc<Self>) -> Streaming {
         self.streaming.fetch_add(1, Ordering::Relaxed);
         Streaming(Arc::clone(self))
@@ -159,7 +159,7 @@ impl Peer {
         self.running.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes that a request that needs access was answered well.
+    /// Notes that a request that needs access was answered successfully.
     pub(super) fn was_served(&self) {
         // Mostly it is set already, and a cache line that is not written stays in the caches of all cores that read it.
         if !self.served.load(Ordering::Relaxed) {
@@ -167,7 +167,7 @@ impl Peer {
         }
     }
 
-    /// Whether a request that needs access was answered well.
+    /// Whether a request that needs access was answered successfully.
     pub(super) fn is_served(&self) -> bool {
         self.served.load(Ordering::Relaxed)
     }
@@ -196,7 +196,7 @@ impl Peer {
         self.leaving.load(Ordering::Relaxed)
     }
 
-    /// Whether a request has come whole and is not answered yet.
+    /// Whether a request has arrived completely and is not answered yet.
     fn is_busy(&self) -> bool {
         self.running.load(Ordering::Relaxed) > self.arriving.load(Ordering::Relaxed)
     }
@@ -239,14 +239,14 @@ mod tests {
         let [idle, served, new, busy] = [(); 4].map(|()| peers.connect(ANYWHERE));
         served.peer.was_served();
         let running = busy.peer.runs();
-        // It came first, but something of it moved last.
+        // It was opened first, but made progress last.
         idle.peer.moves_on();
         for expected in [&new, &idle, &served] {
             assert!(peers.displace());
             assert!(leaving(&peers).contains(&expected.peer.number));
         }
         assert!(!peers.displace());
-        // A body that is on its way keeps nobody out.
+        // An arriving body protects no connection.
         let arriving = busy.peer.arriving();
         assert!(peers.displace());
         drop((arriving, running));

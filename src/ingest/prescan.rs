@@ -1,9 +1,8 @@
 //! Walks protobuf without allocating, before anything decodes it.
 //!
-//! A few kilobytes of gzip can hold millions of empty spans, each of which costs hundreds of bytes once decoded. The
-//! walk counts what decoding would make, adds up what that would cost, and goes no deeper than values may nest. The content of a
-//! record is freed before the next record is decoded: for short records it takes a megabyte at most in each thread that decodes, and
-//! is not counted.
+//! A few kilobytes of gzip can hold millions of empty spans, each of which costs hundreds of bytes once decoded. The walk counts
+//! what decoding would create, adds up its cost, and stops at the maximal nesting of values. The content of a record is freed
+//! before the next record is decoded: for short records it takes a megabyte at most in each decoding thread, and is not counted.
 
 use std::borrow::Cow;
 use std::mem::size_of;
@@ -19,18 +18,18 @@ use crate::engine::span::{Log, Resource, Span};
 pub struct Scan {
     /// Spans, log records or metric data points.
     pub records: u64,
-    /// Messages inside messages, all of them.
+    /// All nested messages.
     pub items: usize,
     /// The most that decoding allocates, in bytes.
     pub estimated_bytes: usize,
-    /// Whether values nest deeper than the bound; values below it are not looked at.
+    /// Whether values nest deeper than the bound; values below it are not read.
     pub deep: bool,
 }
 
 /// Bounds of the walk.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// The greatest number of messages inside messages.
+    /// The greatest number of nested messages.
     pub max_items: usize,
     /// The deepest nesting of values inside values; deeper ones are left out.
     pub max_nesting: usize,
@@ -58,8 +57,8 @@ pub fn scan(signal: Signal, body: &[u8], bounds: Bounds) -> Result<Scan, Refusal
     Ok(walk.scan)
 }
 
-/// Walks a request; skips the content of short spans and log records if the request is too short to have more items than
-/// allowed: errors in them are found when they are decoded. Of the counts only `records` is complete.
+/// Walks a request. If the request is too short to exceed the number of items, the content of short spans and log records is
+/// skipped, and errors in them are found when they are decoded. Of the counts only `records` is complete.
 ///
 /// # Errors
 ///
@@ -133,7 +132,7 @@ impl Walk {
         self.message(message, sent, nesting)
     }
 
-    /// Counts a key and a value of the usual form; `false` if they have another form, or a bound may be reached.
+    /// Counts a key and a value of the usual form; `false` if they have another form, or a bound might be reached.
     #[inline]
     fn plain(&mut self, sent: &[u8], nesting: usize) -> bool {
         let room = nesting < self.bounds.max_nesting && self.scan.items + 1 < self.bounds.max_items;
@@ -157,7 +156,7 @@ const fn plain(
 /// The bytes of one span: borrowed from the request, and as the engine's [`Span`].
 const SPAN_BYTES: usize = size_of::<RawSpan<'_>>() + size_of::<Span>();
 
-/// The bytes of one log record: borrowed from the request, and as the engine's [`Log`] and up to two spans that are made of it.
+/// The bytes of one log record: borrowed from the request, and as the engine's [`Log`] and up to two spans that are made from it.
 const LOG_BYTES: usize = size_of::<RawLog<'_>>() + size_of::<Log>() + 2 * size_of::<Span>();
 
 /// The bytes of one attribute.
@@ -281,7 +280,7 @@ mod tests {
     fn nesting_is_bounded_whatever_the_stack() {
         let looked = |depth| scan(Signal::Traces, &nested(depth), BOUNDS).unwrap();
         assert_eq!((looked(32).deep, looked(33).deep, looked(1_000).deep), (false, true, true));
-        // The first value that is too deep is seen, nothing in it is.
+        // The first value that is too deep is noticed, nothing in it is.
         assert_eq!(
             (looked(33).items, looked(1_000).items),
             (looked(32).items + 2, looked(33).items)
@@ -296,7 +295,7 @@ mod tests {
         let counted = records(Signal::Traces, &events, BOUNDS).unwrap();
         assert_eq!((looked.records, looked.items, counted.records), (1, 103, 1));
         assert!(counted.estimated_bytes > 2 * SPAN_BYTES + 200);
-        // Those that are long are looked into, and so are all of a request that may have too many items.
+        // Long records are walked, and so are all records of a request that may have too many items.
         let long = request(&[field(5, &[b'a'; SHORT_RECORD]), field(11, &[])].concat());
         let looked = |body: &[u8], bounds| records(Signal::Traces, body, bounds).unwrap().items;
         assert_eq!(looked(&long, Bounds { max_items: 1 << 20, ..BOUNDS }), 4);

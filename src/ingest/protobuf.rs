@@ -1,4 +1,4 @@
-//! OTLP protobuf: decodes requests that the pre-scan has let through.
+//! OTLP protobuf: decodes requests that passed the pre-scan.
 
 use std::borrow::Cow;
 use std::str;
@@ -13,7 +13,7 @@ use super::wire::{Fields, Malformed, Wire};
 use super::{Refusal, Signal, report, walk};
 use crate::engine::convention::mend;
 
-/// Decodes a request that the pre-scan has let through.
+/// Decodes a request that passed the pre-scan.
 pub(super) fn decode(
     signal: Signal,
     body: &[u8],
@@ -39,7 +39,7 @@ pub(super) fn decode(
     walked.map_err(|malformed| named().unwrap_or_else(|| malformed.within("request")))
 }
 
-/// Takes the reports of a request; strings that are not UTF-8 are mended if the request was refused as it is.
+/// Takes the reports of a request; strings that are not UTF-8 are mended if the request was refused otherwise.
 fn reports(body: &[u8], builder: &mut Builder<'_>) -> Result<(), Refusal> {
     let mut odd = Odd::default();
     let sent = parsed(body).or_else(|refusal| {
@@ -59,7 +59,7 @@ const REPORTS: Inside = Inside(&[(1, REPORT)]);
 const REPORT: Inside = Inside(&[(5, RUN)]);
 const RUN: Inside = Inside(&[(1, Inside(&[]))]);
 
-/// Copies a message with its strings made UTF-8, and adds to `strings` how many were not.
+/// Copies a message with its strings made UTF-8, and adds the number of mended strings to `strings`.
 fn mended(message: &[u8], inside: &Inside, strings: &mut u64) -> Result<Vec<u8>, Malformed> {
     let mut mended = Vec::with_capacity(message.len());
     for field in Fields::of(message) {
@@ -279,7 +279,7 @@ mod tests {
         Ok(())
     }
 
-    /// Holds plans, which are those of earlier requests too, against the long way, and that against prost.
+    /// Compares plans, including those of earlier requests, with full decoding, and that with prost.
     fn agree(signal: Signal, body: &[u8], names: &mut Names) -> Result<(), TestCaseError> {
         let without_texts = Conventions::new(ConventionOptions::default());
         let [planned, walk] = [&mut *names, &mut Names::without_plans()].map(|names| {
@@ -300,8 +300,7 @@ mod tests {
         }
         let prost = match by_prost(signal, body) {
             Ok(prost) => prost,
-            // The walk mends what prost refuses, and skips what nobody reads and, as other readers of protobuf do, what is
-            // of another type.
+            // The walk mends what prost refuses, skips unused fields and, like other readers of protobuf, fields of another type.
             Err(error) if error.to_string().contains("UTF-8") => return Ok(()),
             Err(error) if error.to_string().contains("(expected ") => return Ok(()),
             Err(error) => {
@@ -343,7 +342,7 @@ mod tests {
                 spans += by_walk(signal, &body, &mut names).unwrap().tally.spans;
             }
         }
-        // The rest is of libraries whose attributes need code, or has events.
+        // The other spans come from libraries whose attributes need code, or have events.
         assert!(4 * names.planned() > spans, "{} of {spans} spans had a plan", names.planned());
     }
 
@@ -439,7 +438,7 @@ mod tests {
         }
     }
 
-    /// Names with the plans of all that was recorded.
+    /// Names with the plans of all recordings.
     fn primed() -> MutexGuard<'static, Names> {
         let names = PRIMED.get_or_init(|| {
             let mut names = Names::default();

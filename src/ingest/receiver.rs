@@ -1,4 +1,4 @@
-//! What all transports do with a request: they read it, admit it, decode it, hand it on and count it.
+//! What all transports do with a request: read, admit, decode, hand on and count it.
 
 use std::fmt;
 use std::mem;
@@ -31,7 +31,7 @@ use crate::engine::span::Timestamp;
 use crate::engine::time::Moment;
 use crate::fair::Grant;
 
-/// Counts the requests that come in.
+/// Counts incoming requests.
 pub trait Observe: Send + Sync {
     /// Counts an applied request; `transport` is `grpc`, `http` or `kafka`, `encoding` `protobuf` or `json`.
     fn received(&self, transport: &'static str, encoding: &'static str, tally: &RequestCounts);
@@ -70,7 +70,7 @@ struct ReceiverState<S> {
     max_rooms: usize,
 }
 
-/// What is known of a request before its body.
+/// What is known about a request before its body.
 #[derive(Clone, Debug)]
 pub(super) struct Envelope {
     pub(super) transport: &'static str,
@@ -88,13 +88,13 @@ pub(super) struct Received {
     pub(super) turn: Grant,
 }
 
-/// The part of a body that has come so far, with its share of the budget.
+/// The part of a body that has arrived so far, with its share of the budget.
 struct ReadBody {
-    // A body that comes in one piece is taken as it is.
+    // A body that arrives in one piece is taken unchanged.
     first: Bytes,
     bytes: BytesMut,
     permit: Permit,
-    // The length of the body according to its sender; 0: not said.
+    // The length of the body according to its sender; 0: unknown.
     announced: usize,
 }
 
@@ -103,34 +103,34 @@ pub(super) struct DecodedRequest {
     transport: &'static str,
     batch: Batch,
     permit: Permit,
-    // Given back when the batch is applied.
+    // Returned when the batch is applied.
     _turn: Option<Grant>,
     encoding: Encoding,
 }
 
-/// Bytes of a body that are read before it needs a place; fewer than HTTP/2 takes in unread.
+/// Bytes of a body that are read before it needs a place; fewer than HTTP/2 buffers unread.
 const SMALL_BODY_BYTES: usize = 64 << 10;
 
-/// The most that is reserved for a larger body when its first bytes have come, whatever length its sender announced.
+/// The most that is reserved for a larger body when its first bytes arrive, whatever length its sender announced.
 const FIRST_BYTES: usize = 2 << 20;
 
-/// The divisor of the budget that gives the share for larger bodies that are on their way.
+/// The part of the budget for larger bodies that are arriving is the budget divided by this.
 const ARRIVING_SHARE: usize = 2;
 
 /// The least and the greatest size of buffers that are kept for later bodies.
 const MIN_KEPT_BYTES: usize = 32 << 10;
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
-/// The largest bodies that are decoded on the thread that read them; a compressed one can be much larger than it looks.
+/// The largest bodies that are decoded on the thread that read them; a compressed one can become much larger.
 const SMALL_BYTES: usize = 256 << 10;
 const SMALL_COMPRESSED_BYTES: usize = 4 << 10;
 
-/// The most that is read and thrown away of a refused body, so that its sender gets to read the answer.
+/// The most that is read and discarded of a refused body, so that its sender gets to read the answer.
 const MAX_DISCARDED_BYTES: usize = 256 << 20;
 
 impl<S: Sink> Receiver<S> {
-    /// A receiver that decodes by `decoder`, within its limits, and hands batches to `sink`; some part of a body has to
-    /// come within `read_timeout`, and a larger body that was read waits no longer than that for its turn.
+    /// A receiver that decodes by `decoder`, within its limits, and hands batches to `sink`. Some part of a body has to arrive
+    /// within `read_timeout`, and a larger body that was read waits no longer than that for its turn.
     pub fn new(
         decoder: Decoder,
         sink: S,
@@ -183,7 +183,7 @@ impl<S: Sink> Receiver<S> {
         self.shared.decoder.limits().max_request_bytes
     }
 
-    /// The refusal of a message that is larger.
+    /// The refusal of a larger message.
     pub(super) fn too_large(&self) -> Failure {
         let max = self.max_request_bytes();
         Refusal::TooLarge { what: "the request", max, key: "ingest.max_request_bytes" }.into()
@@ -231,8 +231,8 @@ impl<S: Sink> Receiver<S> {
         Ok(Received { body, permit, turn })
     }
 
-    /// Throws away the rest of a body while its sender is answered, as far as that is reasonable: a connection that is closed
-    /// while its sender still writes can lose the answer.
+    /// Discards the rest of a body while its sender is answered, within limits: a connection that is closed while its sender still
+    /// writes can lose the answer.
     pub(super) fn discard(&self, mut body: Body, source: Source) {
         let ReceiverState { pace, read_timeout, .. } = *self.shared;
         let rest = async move {
@@ -247,8 +247,8 @@ impl<S: Sink> Receiver<S> {
         tokio::spawn(timeout(read_timeout, rest));
     }
 
-    /// Applies a request and counts what was in it. It runs to its end even if the sender goes away meanwhile, so
-    /// that no batch is left half applied.
+    /// Applies a request and counts its content. It runs to its end even if the sender disconnects meanwhile, so that no batch is
+    /// left half applied.
     pub(super) async fn apply(
         &self,
         envelope: Envelope,
@@ -258,8 +258,8 @@ impl<S: Sink> Receiver<S> {
         run.await.unwrap_or_else(|_| Err(panicked()))
     }
 
-    /// Decodes an uncompressed message where it lies, on the caller's thread, if there is room for it. Its times are
-    /// held against `sent`, the time at which its broker had it.
+    /// Decodes an uncompressed message in place, on the caller's thread, if there is room for it. Its times are compared with
+    /// `sent`, the time at which its broker had it.
     #[cfg(feature = "kafka")]
     pub(super) fn take(
         &self,
@@ -279,7 +279,7 @@ impl<S: Sink> Receiver<S> {
             let body = Bytes::copy_from_slice(body);
             Request { signal, encoding, compression, sent: Some(sent), tenant, body }
         });
-        // A backlog is read much faster than it was written: timers go by when a message is read.
+        // A backlog is read much faster than it was written: timers follow the time at which a message is read.
         batch.arrival = now;
         Ok(DecodedRequest { transport, batch, permit, _turn: None, encoding })
     }
@@ -321,7 +321,7 @@ impl<S: Sink> Receiver<S> {
         Ok(turn)
     }
 
-    /// Adds bytes that came to those of the body, within the limit and the budget.
+    /// Adds arrived bytes to the body, within the limit and the budget.
     fn gather(&self, gathered: &mut ReadBody, data: Bytes, framing: usize) -> Result<(), Failure> {
         let max = self.max_request_bytes().saturating_add(framing);
         let came = gathered.len();
@@ -339,7 +339,7 @@ impl<S: Sink> Receiver<S> {
             gathered.bytes.extend_from_slice(&mem::take(&mut gathered.first));
         }
         let bytes = &mut gathered.bytes;
-        // Once enough bytes have come, the announced length is believed.
+        // Once enough bytes have arrived, the announced length is believed.
         if came > SMALL_BODY_BYTES && bytes.capacity() < gathered.announced.min(FIRST_BYTES) {
             bytes.reserve(gathered.announced.min(FIRST_BYTES) - bytes.len());
         }
@@ -353,7 +353,7 @@ impl<S: Sink> Receiver<S> {
         rooms.pop().unwrap_or_default()
     }
 
-    /// Keeps the buffer of a body that nobody needs any more.
+    /// Keeps the buffer of a body that is no longer used.
     fn keep_room(&self, body: Bytes) {
         let Ok(mut room) = body.try_into_mut() else { return };
         room.clear();
@@ -395,7 +395,7 @@ impl<S: Sink> Receiver<S> {
         let Moment { now, wall } = now();
         let request = sink.keeps_log().then(|| {
             let (tenant, body) = (tenant.clone(), body.clone());
-            // A replay holds the times of spans against the same wall time.
+            // A replay compares the times of spans with the same wall time.
             let sent = (wall != now).then_some(wall);
             Request { signal, encoding, compression, sent, tenant, body }
         });
@@ -424,7 +424,7 @@ impl ReadBody {
     }
 }
 
-/// A future that whoever waits for it runs, and that goes on in a task of its own when it is dropped before its end.
+/// A future that runs in its caller, and continues in its own task when the caller drops it before its end.
 struct RunToEnd<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
 
 impl<F: Future<Output: Send> + Send + 'static> Future for RunToEnd<F> {
@@ -460,7 +460,7 @@ impl<S: Sink> fmt::Debug for Receiver<S> {
     }
 }
 
-/// The length of a body by the length of its message in the first bytes; without one that of the framing.
+/// The length of a body according to the length of its message in the first bytes; without one, the length of the framing.
 fn framed_bytes(first: &[u8], framing: usize) -> usize {
     let length = first.get(..framing).and_then(|frame| frame.last_chunk());
     let length = length.map_or(0, |length| u32::from_be_bytes(*length));
@@ -475,7 +475,7 @@ fn is_small(compression: Compression, bytes: usize) -> bool {
     }
 }
 
-/// The failure of a request that was not decoded: a panic is our fault, a thread may be there soon.
+/// The failure of a request that was not decoded: a panic is a bug of the daemon, a thread may be available soon.
 fn failed<T>(why: NotDone) -> Result<T, Failure> {
     match why {
         NotDone::Panicked => Err(panicked()),

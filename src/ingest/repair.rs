@@ -50,7 +50,7 @@ impl Odd {
 }
 
 impl Repair {
-    /// The rules for a request that arrived then: times more than so far in the future and in the past are replaced.
+    /// The rules for a request with this arrival: times too far in the future or in the past are replaced.
     pub(super) fn new(
         arrival: Option<Timestamp>,
         max_clock_skew: Duration,
@@ -84,13 +84,13 @@ impl Repair {
         (start, end.max(start))
     }
 
-    /// A time of a record, else its other one, else the arrival.
+    /// A time of a record, else its other time, else the arrival.
     pub(super) fn time(&self, time: u64, otherwise: u64, tally: &mut RequestCounts) -> Timestamp {
         let known = [time, otherwise].into_iter().find(|time| *time != 0);
         self.plausible(known, tally)
     }
 
-    /// The time of a report, which may be about what is long past, but not about what is to come.
+    /// The time of a report, which may lie far in the past, but not in the future.
     pub(super) fn reported(&self, time: Timestamp, tally: &mut RequestCounts) -> Timestamp {
         let Some(arrival) = self.arrival.filter(|_| time > self.latest) else { return time };
         repaired(tally, "time_in_future", 1);
@@ -131,8 +131,8 @@ pub(super) fn parent(id: &[u8], tally: &mut RequestCounts) -> Option<SpanId> {
     parent
 }
 
-/// Mends what a span tells of its model call: tokens and a cost that no call can have are unknown. Added to others, they would hide
-/// them for good.
+/// Mends the usage of a model call that a span reports: tokens and a cost that no call can have become unknown. Added to others,
+/// they would hide them for good.
 #[inline]
 pub(super) fn usage(span: &mut Span, tally: &mut RequestCounts) {
     let Some(model) = &mut span.model else { return };
@@ -162,7 +162,7 @@ pub(super) fn rejected(tally: &mut RequestCounts, why: &'static str) {
 /// The most tokens that a model call can have read or written: far more than any model takes.
 const MAX_TOKENS: u64 = u32::MAX as u64;
 
-/// The most that a model call, or all those of an agent's span, can cost: 10,000 dollars.
+/// The most that a model call, or all calls of an agent's span, can cost: 10,000 dollars.
 const MAX_COST: Quanta = Quanta(10_000 * Quanta::ONE);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Reports that come over our own API: protobuf over gRPC, JSON over HTTP.
+//! Reports over agentgauge's own API: protobuf over gRPC, JSON over HTTP.
 //!
 //! Each report is accepted or rejected on its own. A rejection says which field is wrong and what to do.
 
@@ -31,7 +31,7 @@ pub mod v1 {
 /// The most rejections that an answer lists; further ones are only counted.
 pub(super) const MAX_LISTED: usize = 100;
 
-/// A report as JSON has it.
+/// A report in JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a report as an object")]
 struct JsonReport {
@@ -66,7 +66,7 @@ struct JsonAgent {
     environment: String,
 }
 
-/// The agents whose present level is to be taken as the usual one, and the stream.
+/// The agents whose present level is to be accepted as usual, and the stream.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "an accepted level as an object")]
 struct JsonAcceptance {
@@ -77,7 +77,7 @@ struct JsonAcceptance {
     stream: Option<String>,
 }
 
-/// A deployment, and the agents that it is of.
+/// A deployment, and the agents that it deploys.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a deployment as an object")]
 struct JsonDeployment {
@@ -99,7 +99,7 @@ enum Number {
     JudgeVerdict(bool),
 }
 
-/// Nanoseconds: a number, or a string as OTLP's JSON has it.
+/// Nanoseconds: a number, or a string as in OTLP's JSON.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected nanoseconds as a number or a string of digits")]
 enum Nanos {
@@ -256,7 +256,7 @@ fn one<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     T::deserialize(&tree).map_err(|error| error.to_string())
 }
 
-/// What a report is about; names are cut as those of spans are, so that they stay the same.
+/// The target of a report; names are cut as those of spans are, so that they stay the same.
 fn target(
     caps: &Caps<'_>,
     target: Option<report::Target>,
@@ -323,7 +323,7 @@ fn whose(
     Ok(AgentParts { tenant, service_name, agent_name, agent_version, environment }.into())
 }
 
-/// The text for people of what is wrong with a report.
+/// An explanation for people of what is wrong with a report.
 fn explained(why: &str, name: &str) -> String {
     match why {
         "report_without_name" => "`name` is missing".to_owned(),

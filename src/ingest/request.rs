@@ -1,4 +1,4 @@
-//! A request as it was received: what the write-ahead log holds.
+//! A request as it was received: the content of the write-ahead log.
 //!
 //! ```text
 //! byte  0   signal: 1 traces, 2 logs, 3 metrics, 4 reports of our own API
@@ -25,7 +25,7 @@ pub struct Request {
     pub encoding: Encoding,
     /// How it is compressed.
     pub compression: Compression,
-    /// The time that the times of spans are held against, if it is not that of the arrival: the broker's, or wall time at the arrival.
+    /// The time that the times of spans are compared with, if it is not the arrival: the broker's, or wall time at the arrival.
     pub sent: Option<Timestamp>,
     /// The tenant, by the identity of the sender; the body does not state it.
     pub tenant: Option<Arc<str>>,
@@ -103,12 +103,12 @@ fn tenant(bytes: &mut Bytes) -> Option<Arc<str>> {
     str::from_utf8(&name).ok().map(Arc::from)
 }
 
-/// The number of bytes before time, tenant and body, of a time, and of the length of a tenant's name.
+/// The bytes before the time, the tenant and the body; the bytes of a time, and of the length of a tenant's name.
 const HEAD: usize = 3;
 const TIME: usize = 8;
 const LENGTH: usize = 4;
 
-/// The bits that say that a time follows, and a tenant.
+/// The bits that mark a time, and a tenant.
 const TIMED: u8 = 1 << 7;
 const OWNED: u8 = 1 << 6;
 

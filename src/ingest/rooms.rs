@@ -1,4 +1,4 @@
-//! Lists of spans that are used again, as the kernel has to clear new memory.
+//! Lists of spans that are reused, as the kernel has to clear new memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,15 +8,16 @@ use crate::engine::span::Span;
 #[derive(Clone, Debug, Default)]
 pub struct Rooms(Arc<Mutex<Vec<Vec<Span>>>>);
 
-/// Lists that are kept at most: as many as clients mostly have requests under way.
+/// The most lists that are kept: as many as clients mostly have requests under way.
 const MOST: usize = 8;
 
-/// Room of a list that is kept, in spans: smaller lists are made as fast, and one of a larger request would keep much memory.
+/// The fewest spans that a kept list has room for: smaller lists are created as fast. A list of a larger request would keep much
+/// memory.
 const LEAST_SPANS: usize = 64;
 const MOST_SPANS: usize = 1_024;
 
 impl Rooms {
-    /// An empty list with room for so many spans.
+    /// An empty list with room for `spans` spans.
     pub(super) fn take(&self, spans: usize) -> Vec<Span> {
         let is_kept = (LEAST_SPANS..=MOST_SPANS).contains(&spans);
         let kept = is_kept.then(|| self.kept(Vec::pop)).flatten();
@@ -61,7 +62,7 @@ mod tests {
         assert_eq!(rooms.kept(|lists| lists.len()), 0);
         (0..=MOST).for_each(|_| rooms.give_back(Vec::with_capacity(MOST_SPANS)));
         assert_eq!(rooms.kept(|lists| lists.len()), MOST);
-        // What a request of one span needs is not taken from them.
+        // A request of one span does not take one of them.
         assert_eq!((rooms.take(1).capacity(), rooms.kept(|lists| lists.len())), (1, MOST));
     }
 }

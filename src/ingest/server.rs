@@ -1,10 +1,10 @@
 //! One accept loop for every port: HTTP/1 and HTTP/2 on the same socket, plain or over TLS, within limits.
 //!
-//! A client that is slow, idle or gone holds a connection only for so long: over the handshake and the head of its first request
-//! (`header_read_timeout`), over taking its answer (`read_timeout`), between requests and over the head of a further one
-//! (`idle_timeout`: exporters send once a minute, and one that finds its connection closed sends again; an answer that goes on, as a
-//! stream of events does, keeps its connection). Where there is no room for a new connection, the one of least use is closed (see
-//! [`super::peer`]). Whoever makes large answers can end the [`Line`] of one that nobody takes.
+//! A client that is slow, idle or gone occupies a connection only for a limited time: for the handshake and the head of its first
+//! request (`header_read_timeout`), for reading its answer (`read_timeout`), between requests and for the head of a further one
+//! (`idle_timeout`: exporters send once a minute, and one that finds its connection closed sends again; an answer that continues,
+//! such as a stream of events, keeps its connection). If there is no room for a new connection, the least useful one is closed (see
+//! [`super::peer`]). A handler of large answers can end the [`Line`] of an answer that the client does not read.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -66,14 +66,14 @@ crate::engine::options! {
     }
 }
 
-/// Where a server listens, and how its connections are made secure.
+/// The address of a server, and how its connections are secured.
 #[derive(Debug)]
 pub struct Port {
     listener: TcpListener,
     tls: Option<Tls>,
 }
 
-/// What happens at a server.
+/// An event at a server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Event {
     /// The last free place for a connection was taken.
@@ -82,7 +82,7 @@ pub enum Event {
     Handshake,
     /// The head of a request was too large.
     LongHead,
-    /// The head of a request was no HTTP/1, which the client was told.
+    /// The head of a request was no HTTP/1, and the client was told so.
     BadHead,
     /// The server closed a connection, for one of a few reasons.
     Closed(&'static str),
@@ -97,23 +97,24 @@ struct Server {
     tell: Arc<dyn Fn(Event) + Send + Sync>,
 }
 
-/// Runs the streams of HTTP/2 connections, each as a task that can be ended: hyper looks at nothing but the window of a stream
-/// whose answer is not taken.
+/// Runs the streams of HTTP/2 connections, each as a task that can be ended: while an answer is not read, hyper watches nothing but
+/// the window of its stream.
 #[derive(Clone, Copy, Debug)]
 struct Streams;
 
-/// A body that tells its connection of its progress, whoever reads it.
+/// A body that reports its progress to its connection, whatever reads it.
 struct Tracked {
     body: Incoming,
     peer: Arc<Peer>,
-    // Set until the whole body has come.
+    // Set until the whole body has arrived.
     arriving: Option<Arriving>,
 }
 
-/// Bytes that a client may send of a body that nobody reads yet; the rest of the body stays with the sender.
+/// Bytes that a client may send of a body before it is read; the rest of the body stays with the sender.
 pub const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 
-/// Requests of a connection at a time. The connection's window has room for what all of them may send, so that none holds up another.
+/// Most requests of a connection at a time. The connection's window has room for what all of them may send, so that none delays
+/// another.
 pub const MAX_STREAMS: u32 = 64;
 
 /// The smallest buffer that hyper allows for the head of an HTTP/1 request.
@@ -122,10 +123,10 @@ const MIN_HTTP1_HEAD_BYTES: usize = 8 << 10;
 /// The listeners of a process.
 const LISTENERS: u64 = 3;
 
-/// Pause after the system could not give us a connection.
+/// Pause after the system could not accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a connection that has to leave may take over what is under way; then another one is asked to leave.
+/// How long a connection that has to leave may take to finish; then another one is asked to leave.
 const LEAVING: Duration = Duration::from_millis(100);
 
 tokio::task_local! {
@@ -134,8 +135,8 @@ tokio::task_local! {
 }
 
 impl ServerOptions {
-    /// The same where a process may have so many files open: connections of all listeners take half of them at most, so that whoever opens
-    /// connections does not keep the store from its files.
+    /// The same options for a process that may have `files` open files: connections of all listeners take at most half of them, so
+    /// that a client that opens many connections does not keep the store from its files.
     #[must_use]
     pub fn within(self, files: Option<u64>) -> Self {
         let share = files.map_or(usize::MAX, |files| {
@@ -153,7 +154,7 @@ impl ServerOptions {
 }
 
 impl Port {
-    /// A port that speaks TLS on a listener, or plain text without `tls`.
+    /// A port on a listener, with TLS, or plain text without `tls`.
     pub fn new(listener: TcpListener, tls: Option<Tls>) -> Self {
         Self { listener, tls }
     }
@@ -165,7 +166,7 @@ impl From<TcpListener> for Port {
     }
 }
 
-/// Has `answers` answer what comes in at `port` until `shutdown`, then lets requests in flight finish; `tell` is called with what happens.
+/// Answers requests at `port` with `answers` until `shutdown`, then lets requests in flight finish; calls `tell` with each event.
 pub async fn serve(
     port: impl Into<Port>,
     answers: impl Into<Answer>,
@@ -212,7 +213,7 @@ pub async fn serve(
         connections.spawn(connection(server, stream, peers.connect(address), stopped, slot));
         if slots.available_permits() == 0 {
             tell(Event::Full);
-            // Once is enough: at the limit this is true again for every connection that takes the place of another.
+            // Once is enough: at the limit this is true again for every connection that replaces another.
             if !told {
                 tracing::warn!(
                     "`server.max_connections` is reached; new connections take the place of idle ones"
@@ -222,7 +223,7 @@ pub async fn serve(
         }
     }
     drop(listener);
-    // Fails only if no connection is left to hear it.
+    // Fails only if no connection is left to receive it.
     let _ = stop.send(());
     let drained = timeout(drain_timeout, async {
         while let Some(ended) = connections.join_next().await {
@@ -241,7 +242,7 @@ fn builder(options: &ServerOptions) -> auto::Builder<Streams> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        // This time runs from the end of the request before; the first head has less time, in `serve_requests`.
+        // This time runs from the end of the previous request; the first head has less time, in `serve_requests`.
         .header_read_timeout(options.idle_timeout.max(options.header_read_timeout))
         .max_buf_size(head_bytes.max(MIN_HTTP1_HEAD_BYTES));
     builder
@@ -249,7 +250,7 @@ fn builder(options: &ServerOptions) -> auto::Builder<Streams> {
         .timer(TokioTimer::new())
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(20))
-        // hyper refuses a head over twice the limit, unseen; `answer` refuses a smaller one over the limit, and counts it.
+        // hyper refuses a head over twice the limit on its own; `answer` refuses a smaller one over the limit, and counts it.
         .max_header_list_size(options.max_header_bytes.saturating_mul(2))
         .max_frame_size(256 << 10)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -270,7 +271,7 @@ async fn accept(listener: &TcpListener, peers: &Peers) -> (TcpStream, SocketAddr
             Err(error) => {
                 tracing::warn!(%error, "no connection could be accepted");
                 if !is_of_one_connection(&error) {
-                    // The process may have reached its limit of open files: one of them can be a connection of no use.
+                    // The process may have reached its limit of open files: one of them can be a useless connection.
                     peers.displace();
                     sleep(ACCEPT_PAUSE).await;
                 }
@@ -279,14 +280,14 @@ async fn accept(listener: &TcpListener, peers: &Peers) -> (TcpStream, SocketAddr
     }
 }
 
-/// Waits for a free slot; asks the connections of least use to leave meanwhile.
+/// Waits for a free slot; meanwhile asks the least useful connections to leave.
 async fn room(slots: &Arc<Semaphore>, peers: &Peers) -> OwnedSemaphorePermit {
     loop {
         if let Ok(slot) = Arc::clone(slots).try_acquire_owned() {
             return slot;
         }
         peers.displace();
-        // Acquiring fails only if the semaphore is closed, which nobody does.
+        // Acquiring fails only if the semaphore is closed, which never happens.
         if let Ok(Ok(slot)) = timeout(LEAVING, Arc::clone(slots).acquire_owned()).await {
             return slot;
         }
@@ -307,7 +308,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Makes a connection secure, if that is wanted, and serves it.
+/// Sets up TLS for a connection, if wanted, and serves it.
 async fn connection(
     server: Arc<Server>,
     stream: TcpStream,
@@ -315,7 +316,7 @@ async fn connection(
     mut stopped: watch::Receiver<()>,
     _slot: OwnedSemaphorePermit,
 ) {
-    // Where this fails, only latency suffers.
+    // If this fails, only latency suffers.
     let _ = stream.set_nodelay(true);
     let patience = server.options.read_timeout;
     let peer = Arc::clone(&connected.peer);
@@ -339,7 +340,7 @@ async fn connection(
     }
 }
 
-/// Serves one connection until it ends, idles or has to stop.
+/// Serves one connection until it ends, becomes idle or has to stop.
 async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     server: &Arc<Server>,
     stream: S,
@@ -351,7 +352,7 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     let Connected { peer, address, .. } = connected;
     let service = hyper::service::service_fn(|mut request: hyper::Request<Incoming>| {
         let (server, peer, running) = (Arc::clone(server), Arc::clone(peer), peer.runs());
-        // Requests that anybody may make do not make a connection count as served.
+        // Requests that need no access do not make a connection count as served.
         let counts = needed(request.uri().path()).is_some();
         request.extensions_mut().insert(Arc::clone(&peer));
         if let Some(names) = &names {
@@ -400,7 +401,7 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
             () = sleep(wait) => {
                 let started = peer.started();
                 if started == 0 {
-                    // Nothing was asked, so nothing is lost.
+                    // Nothing was requested, so nothing is lost.
                     return (server.tell)(Event::Closed(SLOW_HEAD));
                 }
                 let idle = started == seen && peer.is_idle();
@@ -462,7 +463,7 @@ fn head_bytes<B>(request: &hyper::Request<B>) -> u64 {
     pseudo.chain(fields).map(|(name, value)| (name + value + 32) as u64).sum()
 }
 
-/// Why the server ended a connection; `None` if that was not for what the client did.
+/// Why the server ended a connection; `None` if the client was not the cause.
 fn why_ended(error: &(dyn Error + 'static)) -> Option<Event> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -488,7 +489,7 @@ fn why_ended(error: &(dyn Error + 'static)) -> Option<Event> {
     None
 }
 
-/// Has an answer that goes on after its head, such as a stream of events, count as under way until its body is dropped.
+/// Counts an answer that continues after its head, such as a stream of events, as under way until its body is dropped.
 fn under_way(response: Response, peer: &Arc<Peer>) -> Response {
     if response.body().size_hint().exact().is_some() {
         return response;
@@ -502,7 +503,7 @@ fn under_way(response: Response, peer: &Arc<Peer>) -> Response {
     })
 }
 
-/// Whether a request was answered well, over HTTP or over gRPC, whose failures have their status in the head.
+/// Whether a request was answered successfully, over HTTP or over gRPC, whose failures have their status in the head.
 fn is_success(response: &Response) -> bool {
     let status = response.headers().get("grpc-status");
     response.status().is_success() && status.is_none_or(|status| status == "0")
@@ -519,7 +520,7 @@ where
         tokio::spawn(async move {
             tokio::select! {
                 _ = STREAM.scope(Arc::clone(&end), stream) => {}
-                // This drops the stream, which resets it and drops what was not sent.
+                // This drops the stream, which resets it and drops unsent bytes.
                 () = end.notified() => {}
             }
         });

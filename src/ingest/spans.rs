@@ -1,8 +1,8 @@
-//! A plain list of spans, as tools write them for their own tests, at the top or under `spans`: each span is an object with a
-//! name, times and attributes, which are as in OTLP or an object of plain values.
+//! A plain list of spans, as tools write them for their own tests, at the top or under `spans`. Each span is an object with a name,
+//! times and attributes, which are as in OTLP or an object of plain values.
 //!
-//! The list becomes an OTLP request. Spans without a trace id are one trace, whose id is a hash of the text. The parent of a span
-//! without an id is the innermost span that lasts around it.
+//! The list becomes an OTLP request. Spans without a trace id form one trace, whose id is a hash of the text. The parent of a span
+//! without an id is the innermost span that encloses it in time.
 
 use std::cmp::Reverse;
 
@@ -46,8 +46,8 @@ pub(super) fn request(text: &[u8]) -> Option<Vec<u8>> {
     serde_json::to_vec(&request).ok()
 }
 
-/// For each span the index of the innermost span that lasts around it; of two spans with the same times the later in the list
-/// is the outer one, as spans are written when they end.
+/// For each span the index of the innermost span that encloses it; of two spans with the same times the later in the list is the
+/// outer one, as spans are written when they end.
 fn parents(spans: &[Value]) -> Vec<Option<usize>> {
     let times: Vec<(u64, u64)> = spans
         .iter()
@@ -81,7 +81,7 @@ fn span_id(at: usize) -> String {
     format!("{:016x}", at + 1)
 }
 
-/// Brings attributes that are an object into OTLP's form.
+/// Converts attributes that are an object to OTLP's form.
 fn otlp_attributes(holder: &mut Map<String, Value>) {
     if let Some(attributes) = holder.get_mut("attributes")
         && let Value::Object(plain) = attributes

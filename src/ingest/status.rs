@@ -1,4 +1,4 @@
-//! The answers to senders, as OTLP has them: success, partial success, and errors that say whether to come back.
+//! The answers to senders, as in OTLP: success, partial success, and errors that say whether to retry.
 //!
 //! The table of statuses is that of the OTLP specification ("Failures" and "OTLP/HTTP Response").
 
@@ -27,13 +27,13 @@ pub(super) enum Failure {
     Refused(Refusal),
     /// There is no room for it at the moment.
     Overloaded(Overloaded),
-    /// Its content type is none of OTLP's.
+    /// Its content type is not one of OTLP's.
     MediaType,
-    /// It is no gRPC, and came to the port of that; the port of OTLP over HTTP is this one.
+    /// It is no gRPC, and arrived at the gRPC port; OTLP over HTTP has this port.
     NotGrpc(Option<u16>),
-    /// Its compression is none of ours.
+    /// Its compression is not supported.
     ContentEncoding,
-    /// It names a tenant, and its sender may not.
+    /// It names a tenant, which its sender may not do.
     OtherTenant,
     /// Its method is not POST.
     Method,
@@ -41,11 +41,11 @@ pub(super) enum Failure {
     Path,
     /// It is gRPC over a version of HTTP that cannot carry it.
     Version,
-    /// Its body came too slowly.
+    /// Its body arrived too slowly.
     Slow,
     /// Its body was slow and large, and its sender held most of the room that others needed.
     Displaced,
-    /// Its body broke off; nobody is likely to read the answer.
+    /// Its body broke off; probably nobody reads the answer.
     Broken,
     /// The sender's own deadline is over.
     Deadline,
@@ -57,8 +57,8 @@ pub(super) enum Failure {
 const MAX_MESSAGE_BYTES: usize = 256;
 
 impl Failure {
-    /// The reason under which the failure is counted, and the statuses over HTTP and gRPC. Over HTTP 429, 502, 503 and 504 mean
-    /// "again", and all others "never".
+    /// The reason under which the failure is counted, and its statuses over HTTP and gRPC. Over HTTP, 429, 502, 503 and 504 mean
+    /// "retry", and all others "never".
     #[rustfmt::skip] // A row is one failure.
     fn row(&self) -> (&'static str, StatusCode, Code) {
         match self {
@@ -71,7 +71,7 @@ impl Failure {
             Self::Method => ("method_not_allowed", StatusCode::METHOD_NOT_ALLOWED, Code::Unimplemented),
             Self::Path => ("unknown_path", StatusCode::NOT_FOUND, Code::Unimplemented),
             Self::Version => ("unsupported_http_version", StatusCode::HTTP_VERSION_NOT_SUPPORTED, Code::Unimplemented),
-            // 408 would say what happened, and the sender would drop its data.
+            // 408 would be exact, but the sender would drop its data.
             Self::Slow => ("slow", StatusCode::GATEWAY_TIMEOUT, Code::DeadlineExceeded),
             Self::Displaced => ("displaced", StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable),
             Self::Broken => ("broken", StatusCode::BAD_REQUEST, Code::Cancelled),
@@ -94,7 +94,7 @@ impl Failure {
         self.row().2
     }
 
-    /// Whether reading the rest of the body could help the sender to see the answer.
+    /// Whether reading the rest of the body could help the sender to receive the answer.
     pub(super) fn leaves_a_body(&self) -> bool {
         !matches!(self, Self::Slow | Self::Broken | Self::Deadline)
     }
@@ -125,7 +125,7 @@ impl Failure {
         tonic::Status::with_error_details(self.code(), self.message(), details)
     }
 
-    /// When the sender should try again, if there is no room now.
+    /// When the sender should retry, if there is no room now.
     fn retry_after(&self) -> Option<Duration> {
         if let Self::Overloaded(overloaded) = self {
             return Some(overloaded.retry_after);
@@ -244,7 +244,7 @@ fn json(signal: Signal, partial: Option<(i64, String)>) -> String {
     .to_string()
 }
 
-/// The counts of what was rejected by reason, as in `rejected: 2 invalid_span_id, 1 invalid_trace_id`.
+/// The counts of rejected records by reason, as in `rejected: 2 invalid_span_id, 1 invalid_trace_id`.
 fn explanation(tally: &RequestCounts) -> String {
     let reasons: Vec<_> =
         tally.rejected.iter().map(|(reason, count)| format!("{count} {reason}")).collect();

@@ -1,4 +1,4 @@
-//! JSON as a tree that borrows from its text: an object is a short list, and a string without escapes costs no copy.
+//! JSON as a tree that borrows from its text: an object is a short list, and a string without escapes is not copied.
 //!
 //! An ordered map costs ten times the content of a small object, and requests are made of small objects.
 
@@ -22,7 +22,7 @@ pub(super) enum Json<'a> {
     Number(Number),
     Text(Cow<'a, str>),
     List(Box<[Self]>),
-    /// Names and values as they were sent; of equal names the last one is read.
+    /// Names and values as sent; if a name occurs twice, the last value is read.
     Object(Box<[(Cow<'a, str>, Self)]>),
 }
 
@@ -51,7 +51,7 @@ impl<'a> Json<'a> {
         if let Self::Object(fields) = self { Some(fields) } else { None }
     }
 
-    /// The field of an object, the last one of this name; null counts as a field.
+    /// The field of an object, the last one with this name; null counts as a field.
     pub(super) fn get(&self, name: &str) -> Option<&Self> {
         let mut fields = self.as_object()?.iter().rev();
         fields.find(|(known, _)| known == name).map(|(_, value)| value)
@@ -121,7 +121,7 @@ impl<'de> Visitor<'de> for Tree {
     }
 }
 
-/// The fields of an object that is read: what is wrong with a value is said with its name.
+/// The fields of an object that is being read: an error in a value includes its name.
 struct Fields<'de, I> {
     fields: I,
     value: Option<(&'de str, &'de Json<'de>)>,
@@ -166,7 +166,7 @@ impl<'de> Deserializer<'de> for &'de Json<'_> {
             Json::Text(text) => visitor.visit_borrowed_str(text),
             Json::List(items) => visitor.visit_seq(SeqDeserializer::new(items.iter())),
             Json::Object(fields) => {
-                // From the back, so that of equal names the last is met first: some readers take all fields of any object.
+                // From the back, so that the last of equal names comes first: some readers take all fields of any object.
                 let mut met = HashSet::with_capacity(fields.len());
                 let mut last: Vec<_> =
                     fields.iter().rev().filter(|(name, _)| met.insert(&**name)).collect();

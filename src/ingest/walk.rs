@@ -1,9 +1,9 @@
 //! OTLP protobuf, borrowed from the bytes: no message is built, nothing is copied, and only fields that are used are read.
 //!
-//! Fields may come in any order (Go's Collector sends a resource after its spans), and more than once: the last of several
-//! values is read, and messages and lists are merged, as protobuf has it. The pre-scan has bounded the counts before.
-//! A string that is not UTF-8, a field of another type and a value that nests too deep are mended or left out alone, so that
-//! the rest of the request survives.
+//! Fields may come in any order (Go's Collector sends a resource after its spans), and more than once: the last of several values
+//! is read, and messages and lists are merged, as protobuf demands. The pre-scan has bounded the counts before. A string that is
+//! not UTF-8, a field of another type and a value that nests too deep are mended or left out alone, so that the rest of the request
+//! survives.
 
 use std::borrow::Cow;
 use std::{mem, str};
@@ -14,7 +14,7 @@ use super::repair::Odd;
 use super::wire::{Fields, Malformed, Wire, pair};
 use crate::engine::convention::{Outline, Plain, RawAttributes, RawScope, RawValue, Scope, mend};
 
-/// A walk over a request: the builder that gets its records, and counts of what had to be mended.
+/// A walk over a request: the builder that gets its records, and counts of mended values.
 struct Walk<'a, 'w, 'b> {
     builder: &'w mut Builder<'b>,
     record: fn(&mut Self, &'a [u8], Scope) -> Result<()>,
@@ -23,7 +23,7 @@ struct Walk<'a, 'w, 'b> {
     // The number of values around the current one.
     nesting: usize,
     odd: Odd,
-    // A list that is used again for each span.
+    // A list that is reused for each span.
     attributes: RawAttributes<'a>,
     // The outline of the current span, for its plan.
     outline: Outline<'a>,
@@ -31,7 +31,7 @@ struct Walk<'a, 'w, 'b> {
 
 type Result<T> = std::result::Result<T, Malformed>;
 
-/// The field of a resource's instrumentation libraries, which are scopes today.
+/// The field of a resource's instrumentation libraries, which are called scopes today.
 const OLD_SCOPES: u32 = 1000;
 
 /// A number of attributes that most spans stay below.
@@ -90,7 +90,7 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         Ok(())
     }
 
-    /// Rejects the records of an instrumentation library, as scopes were called before OTLP 1.0.
+    /// Rejects the records of an instrumentation library, the name of scopes before OTLP 1.0.
     fn old_scope(&mut self, sent: &'a [u8]) -> Result<()> {
         let mut fields = Fields::of(sent);
         while fields.next_bytes(2)?.is_some() {
@@ -306,7 +306,7 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         Ok((key, value))
     }
 
-    /// Reads a value over the one that is there.
+    /// Reads a value into `value`, which may hold an earlier one.
     #[inline]
     fn any_value(&mut self, sent: &'a [u8], value: &mut RawValue<'a>) -> Result<()> {
         for field in Fields::of(sent) {

@@ -18,8 +18,9 @@ pub(super) struct Fields<'a> {
     rest: &'a [u8],
 }
 
-/// The key and the value of an attribute in the usual form: key and value in this order, each once, and the value a single text, boolean
-/// or number; `None` for any other attribute, valid or not. Always inlined, with its parts, however the crate is split for compilation.
+/// The key and the value of an attribute in the usual form: key and value in this order, each once, and the value a single text,
+/// boolean or number; `None` for any other attribute, valid or not. Always inlined, with its parts, however the crate is split for
+/// compilation.
 #[expect(clippy::inline_always, reason = "one in fifty instructions of a span")]
 #[inline(always)]
 pub(super) fn pair(message: &[u8]) -> Option<(&[u8], Plain<'_>)> {
@@ -27,13 +28,13 @@ pub(super) fn pair(message: &[u8]) -> Option<(&[u8], Plain<'_>)> {
     Some((key, plain(whole(rest)?)?))
 }
 
-/// Splits an attribute whose key comes first into its head, which has all before the length of its value, and the rest.
+/// Splits an attribute whose key comes first into its head, which is all before the length of its value, and the rest.
 pub(super) fn head(message: &[u8]) -> Option<(&[u8], &[u8])> {
     let (_, rest) = key(message)?;
     message.split_at_checked(message.len() - rest.len())
 }
 
-/// The key of an attribute that begins with it, and what comes after the tag of its value.
+/// The key of an attribute that begins with its key, and the bytes after the tag of its value.
 #[inline]
 fn key(message: &[u8]) -> Option<(&[u8], &[u8])> {
     let [0x0a, rest @ ..] = message else { return None };
@@ -42,7 +43,7 @@ fn key(message: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((key, rest))
 }
 
-/// The bytes of an attribute's value, which come after its head, and the text in it, if the value is a string so short that its length,
+/// The bytes of an attribute's value, which follow its head, and the text in it, if the value is a string so short that its length,
 /// and that of the value around it, have one byte.
 #[inline]
 pub(super) fn short_text(rest: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -52,14 +53,14 @@ pub(super) fn short_text(rest: &[u8]) -> Option<(&[u8], &[u8])> {
     fits.then_some((sent, text))
 }
 
-/// The bytes of an attribute's value of any kind, which come after its head, and the value, if it is plain.
+/// The bytes of an attribute's value of any kind, which follow its head, and the value, if it is plain.
 #[inline(never)]
 pub(super) fn value(rest: &[u8]) -> Option<(&[u8], Option<Plain<'_>>)> {
     let sent = whole(rest)?;
     Some((sent, plain(sent)))
 }
 
-/// Bytes that come after their length, if nothing comes after them.
+/// Bytes that follow their length, if nothing follows them.
 #[inline]
 fn whole(bytes: &[u8]) -> Option<&[u8]> {
     let (whole, []) = prefixed(bytes)? else { return None };
@@ -86,13 +87,13 @@ fn plain(value: &[u8]) -> Option<Plain<'_>> {
     }
 }
 
-/// Splits bytes that begin with a length into as many bytes and the rest.
+/// Splits off a length prefix: the bytes that it counts, and the rest.
 #[inline]
 fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     short(bytes).or_else(|| long(bytes))
 }
 
-/// [`prefixed`] for a length of one byte or two; `None` if it has more bytes or is over the bytes there are.
+/// [`prefixed`] for a length of one byte or two; `None` if it has more bytes or exceeds the bytes that are left.
 #[inline]
 fn short(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     match bytes {
@@ -185,7 +186,7 @@ impl<'a> Fields<'a> {
         Some(taken)
     }
 
-    /// The next string or message of this number, after any other fields; `None` if there is none.
+    /// The next string or message with this number, after any other fields; `None` if there is none.
     #[inline]
     pub(super) fn next_bytes(&mut self, number: u8) -> Result<Option<&'a [u8]>, Malformed> {
         loop {
@@ -218,7 +219,7 @@ impl<'a> Fields<'a> {
         Some(*value)
     }
 
-    /// The bytes after the tag, if this one comes next.
+    /// The bytes after the tag, if this tag comes next.
     #[inline]
     fn tagged(&self, tag: u8) -> Option<&'a [u8]> {
         let (first, rest) = self.rest.split_first()?;
@@ -282,7 +283,7 @@ impl<'a> Iterator for Fields<'a> {
         if self.rest.is_empty() {
             return None;
         }
-        // Not by reference, so that the bytes stay in registers.
+        // By value, so that the bytes stay in registers.
         let (field, rest) = Self::of(self.rest).any();
         self.rest = rest;
         Some(field)
@@ -290,7 +291,7 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 impl Malformed {
-    /// The refusal of a request that has the error in a message of this name.
+    /// The refusal of a request that has the error in a message with this name.
     pub(super) fn within(self, what: &'static str) -> Refusal {
         Refusal::Malformed { what, why: self.0.to_owned() }
     }

@@ -1,4 +1,4 @@
-//! The stream of a connection, whose peer has to take what is written.
+//! The stream of a connection whose peer must keep reading what is written.
 
 use std::io;
 use std::pin::Pin;
@@ -12,40 +12,40 @@ use tokio::time::{Sleep, sleep};
 
 use super::peer::Peer;
 
-/// A stream that writes answers of about the same time together, and fails when its peer takes nothing for too long.
+/// A stream that writes answers of about the same time together, and fails when its peer reads nothing for too long.
 pub(super) struct TimedStream {
     stream: TcpStream,
     patience: Duration,
     // Set while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
     peer: Arc<Peer>,
-    // How often other tasks had their turn since there was first something to write.
+    // How often other tasks have had their turn since there was first something to write.
     rounds: u8,
 }
 
-/// How often other tasks have their turn before an answer is written, as long as more answers are to come: a request passes
-/// through that many tasks before it is answered.
+/// How often other tasks get their turn before an answer is written, as long as more answers are pending: a request passes through
+/// that many tasks before it is answered.
 const ROUNDS: u8 = 4;
 
 impl TimedStream {
-    /// A stream whose writes may wait for so long for the peer.
+    /// A stream whose writes wait for the peer for at most `patience`.
     pub(super) fn new(stream: TcpStream, patience: Duration, peer: Arc<Peer>) -> Self {
         Self { stream, patience, stalled: None, peer, rounds: 0 }
     }
 
-    /// Whether a write has to wait until other tasks have had their turn, so that their answers are written with it. Each write
-    /// is a call to the system that costs as much as a small request.
+    /// Whether a write has to wait until other tasks have had their turn, so that their answers are written with it. Each write is
+    /// a system call that costs as much as a small request.
     fn gathers(&mut self, context: &Context<'_>) -> bool {
         let gathers = self.rounds < ROUNDS && self.peer.is_running();
         if gathers {
             self.rounds += 1;
-            // A task that wakes itself comes after all that are ready.
+            // A task that wakes itself runs after all that are ready.
             context.waker().wake_by_ref();
         }
         gathers
     }
 
-    /// Passes on the result of a write, unless the write has waited for too long.
+    /// Passes on the result of a write, unless the write has waited too long.
     fn within_patience<T>(
         &mut self,
         written: Poll<io::Result<T>>,

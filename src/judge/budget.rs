@@ -5,9 +5,9 @@
 //! kept for a tenant        cap * share / 2 - what it has spent and reserved
 //! ```
 //!
-//! So half of each tenant's share is there whenever it comes, whatever others spend, and the rest is for whoever asks.
-//! The estimate is the most that the call can cost, so the cap holds whatever is answered; when the answer is in, its cost
-//! replaces the estimate. Time is an argument.
+//! So half of each tenant's share is available at any time, whatever others spend, and the rest is for any tenant. The estimate is
+//! the most that the call can cost, so the cap holds whatever the answer; when the answer is in, its cost replaces the estimate.
+//! Time is an argument.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,13 +26,13 @@ const MINUTES: u64 = 60;
 pub struct Budget {
     cap: i64,
     shares: Shares,
-    // Of tenants that have spent something in the last hour, or have calls that are out.
+    // Accounts of tenants that have spent something in the last hour, or have calls in progress.
     accounts: BTreeMap<TenantHash, Account>,
-    // Of earlier processes, for whichever tenant.
+    // Spending of earlier processes, for any tenant.
     earlier: Account,
 }
 
-/// What is spent and set aside.
+/// Dollars that are spent and set aside.
 #[derive(Clone, Debug, Default)]
 struct Account {
     reserved: i64,
@@ -46,7 +46,7 @@ impl Budget {
         Self { cap: cap.0, shares, accounts: BTreeMap::new(), earlier: Account::default() }
     }
 
-    /// Adds what was spent earlier, as (minute, dollars).
+    /// Adds earlier spending, as (minute, dollars).
     pub fn spent_before(&mut self, paid: impl IntoIterator<Item = (u64, Quanta)>) {
         let mut spent: BTreeMap<u64, i64> = self.earlier.spent.drain(..).collect();
         for (minute, cost) in paid {
@@ -67,7 +67,7 @@ impl Budget {
         fits
     }
 
-    /// Replaces what was set aside for a tenant's call by what it cost.
+    /// Replaces the amount that was set aside for a tenant's call by its cost.
     pub fn settle(&mut self, tenant: TenantHash, most: Quanta, cost: Quanta, now: Timestamp) {
         let account = self.accounts.entry(tenant).or_default();
         account.reserved = account.reserved.saturating_sub(most.0);
@@ -99,7 +99,7 @@ impl Budget {
         });
     }
 
-    /// What is left for a tenant of what is not used.
+    /// What is left of the unused amount for a tenant.
     fn left_for(&self, tenant: TenantHash, used: fn(&Account) -> i64) -> i64 {
         let others = self.accounts.iter().filter(|(other, _)| **other != tenant);
         let taken = others.map(|(other, account)| used(account).min(self.half(*other)));
@@ -196,7 +196,7 @@ mod tests {
         // Two that flood together leave half a share to each that has spent nothing.
         assert_eq!((spends(1, 0), spends(2, 1)), (500, 100));
         assert_eq!((spends(3, 2), spends(1, 2), spends(4, 2), spends(4, 3)), (100, 0, 100, 0));
-        // What expires is for whoever asks, but for the halves of those that have not spent theirs again.
+        // What expires is for any tenant, except for the halves of those that have not spent theirs again.
         assert_eq!((spends(1, 61), spends(3, 62), spends(2, 62)), (500, 0, 100));
     }
 
@@ -207,7 +207,7 @@ mod tests {
         assert!(budget.reserve(1, Quanta(25), at(0)));
         assert!(budget.reserve(2, Quanta(75), at(0)) && !budget.reserve(1, Quanta(1), at(0)));
         assert_eq!((budget.unspent(1, at(0)), budget.left(at(0))), (Quanta(75), Quanta(0)));
-        // An earlier process may have spent all but what is less than a half: it is there for whoever comes.
+        // An earlier process may have spent nearly everything; the rest, less than a half, is for any tenant.
         budget.spent_before([(at(0).0 / MINUTE, Quanta(90))]);
         assert_eq!((budget.unspent(1, at(0)), budget.unspent(2, at(0))), (Quanta(10), Quanta(10)));
     }

@@ -1,10 +1,10 @@
-//! Canaries: traces with known answers, which tell whether the judge has changed.
+//! Canaries: traces with known answers, which show whether the judge has changed.
 //!
 //! ```text
 //! drift = mean( judged - known )        over the canaries of one round, by metric
 //! ```
 //!
-//! If a provider changes the model under its name, or a prompt does not fit the model, that shows here before it shows in the
+//! If a provider changes the model under its name, or a prompt does not suit the model, that shows here before it shows in the
 //! scores. Rounds are paid from the same budget as all other calls.
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use crate::files;
 pub struct Canary {
     /// Its name, for messages.
     pub name: String,
-    /// The trace that the judge is shown, in the form of a transcript.
+    /// The trace that is shown to the judge, in the form of a transcript.
     pub trace: Value,
     /// The known scores, in `[0,1]`, by metric.
     pub known: BTreeMap<Metric, f64>,
@@ -37,7 +37,7 @@ pub enum CanaryError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// The file is not a list of canaries.
@@ -50,11 +50,11 @@ pub enum CanaryError {
     },
 }
 
-/// The canaries of a file; the built-in ones if no file is named.
+/// The canaries in a file; the built-in ones if no file is named.
 ///
 /// # Errors
 ///
-/// Fails if the file cannot be read, does not have the form, or has a known score outside `[0,1]`.
+/// Fails if the file cannot be read, does not have the right form, or has a known score outside `[0,1]`.
 pub fn canaries(file: &Path) -> Result<Vec<Canary>, CanaryError> {
     let path = || file.to_owned();
     let text = if file.as_os_str().is_empty() {
@@ -79,7 +79,7 @@ pub fn canaries(file: &Path) -> Result<Vec<Canary>, CanaryError> {
 /// The differences between judged and known scores in one round, by metric.
 #[derive(Clone, Debug, Default)]
 pub struct Round {
-    // The sum of the differences, and how many there are.
+    // The sum of the differences, and their number.
     off: BTreeMap<Metric, (i64, i64)>,
 }
 

@@ -1,6 +1,6 @@
-//! One trace that is judged: which call is next, what it is shown, and the results of all calls.
+//! One trace that is judged: the next call, the input of each call, and the results of all calls.
 //!
-//! Metrics are taken one after the other. A call that several metrics need is made once, and if it fails, all of them fail.
+//! Metrics are judged one after the other. A call that several metrics need is made once, and if it fails, all of them fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,13 +18,13 @@ pub struct TraceCase {
     failed: BTreeMap<Stage, &'static str>,
     /// The transcript as JSON.
     trace: String,
-    /// The rules to be kept, one a line.
+    /// The rules to be kept, one per line.
     rules: String,
     names: BTreeSet<String>,
 }
 
 impl TraceCase {
-    /// The case of a trace, to be judged by these metrics, and by these rules where a metric asks for rules.
+    /// The case of a trace, to be judged by these metrics, and by these rules if a metric needs rules.
     pub fn new(
         metrics: &[Metric],
         transcript: &Transcript,
@@ -34,7 +34,7 @@ impl TraceCase {
         Self::of(metrics, serde_json::to_string_pretty(transcript).unwrap_or_default(), rules)
     }
 
-    /// The case of a trace that is given as JSON.
+    /// The case of a trace in JSON.
     pub fn of(metrics: &[Metric], trace: String, rules: &BTreeMap<String, String>) -> Self {
         let ruled = |metric: &&Metric| **metric != Metric::ConstraintViolation || !rules.is_empty();
         let names = rules.keys().cloned().collect();
@@ -49,7 +49,7 @@ impl TraceCase {
         }
     }
 
-    /// The next call, and the metric that asks for it first.
+    /// The next call, and the first metric that needs it.
     pub fn next(&self) -> Option<(Metric, Stage)> {
         self.metrics.iter().find_map(|metric| match metric.next(&self.answers) {
             Next::Ask(stage) if !self.failed.contains_key(&stage) => Some((*metric, stage)),
@@ -112,7 +112,7 @@ impl TraceCase {
         })
     }
 
-    /// Whether a name is that of one of the rules.
+    /// Whether one of the rules has this name.
     pub fn has_rule(&self, name: &str) -> bool {
         self.names.contains(name)
     }

@@ -1,9 +1,8 @@
-//! Asks the endpoint for answers, within the budget of the hour, the deadline of a trace and the patience with an endpoint
-//! that fails.
+//! Sends questions to the endpoint, within the hourly budget, the deadline of a trace and the circuit breaker.
 //!
-//! A question that fails for now is asked again, with growing waits; one that fails for good, or is over the budget, has no
-//! answer, and the error says why. What was paid is returned in any case. A call that the budget allows only if the calls that
-//! are out cost less than they might waits for those.
+//! A question that fails temporarily is asked again, with growing waits; one that fails for good, or is over the budget, has no
+//! answer, and the error says why. The cost is returned in any case. A call that fits the budget only if the calls in progress cost
+//! less than their maximum waits for those.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,11 +56,11 @@ pub(super) struct Question<'a> {
     pub(super) temperature: f64,
     pub(super) stage: Stage,
     pub(super) prompt: Prompt,
-    /// The deadline, after which no call goes out.
+    /// The deadline, after which no call is made.
     pub(super) due: Timestamp,
 }
 
-/// The answer, or why there is none, and what was paid.
+/// The answer, or why there is none, and the cost.
 pub(super) type Paid = (Result<Value, &'static str>, Quanta);
 
 /// Why a call has no answer.
@@ -108,7 +107,7 @@ impl JudgeClient {
         Ok(client)
     }
 
-    /// Why no call for a tenant to any of these models would go out; `None` if one may.
+    /// Why no call for a tenant to any of these models would be made; `None` if one may.
     pub(super) fn away<'m>(
         &self,
         tenant: TenantHash,
@@ -125,7 +124,7 @@ impl JudgeClient {
         why
     }
 
-    /// Updates the metrics of the budget, as spending expires even when nobody asks.
+    /// Updates the metrics of the budget, as spending expires even without calls.
     pub(super) fn look(&self) {
         self.stands(&mut self.money(), self.clock.now());
     }
@@ -154,7 +153,7 @@ impl JudgeClient {
         (Err(last), paid)
     }
 
-    /// Makes one call, if it may go out. A request that the endpoint does not understand is put more plainly at once.
+    /// Makes one call, if permitted. A request that the endpoint does not understand is repeated at once in a plainer dialect.
     async fn attempt(&self, question: &Question<'_>) -> (Result<Value, Failure>, Quanta) {
         let mut paid = Quanta(0);
         let mut dialect = self.dialect(question);
@@ -204,7 +203,7 @@ impl JudgeClient {
         }
     }
 
-    /// Makes a call; returns its answer, and what it cost.
+    /// Makes a call; returns its answer and its cost.
     async fn call(
         &self,
         question: &Question<'_>,
@@ -238,7 +237,7 @@ impl JudgeClient {
             Err(_) => return (Err(CallFailure::NoAnswer("not_of_format")), most),
         };
         let (answer, missing) = format.answer(&reply);
-        // Without a count of tokens the call is taken to have cost the most; zero is no count, as every prompt has tokens.
+        // Without a count of tokens the call is assumed to have cost the most; zero is no count, as every prompt has tokens.
         let input = answer.input_tokens.filter(|tokens| *tokens > 0);
         let tokens = Tokens { input, output: answer.output_tokens, ..Tokens::default() };
         let cost = self.price(call.model, tokens).unwrap_or(most);
@@ -258,8 +257,8 @@ impl JudgeClient {
         admission
     }
 
-    /// Whether the endpoint is up, if the outcome tells. One that does not understand a request may only dislike its content; but
-    /// one that has understood none, however plain, has no answers to give.
+    /// Whether the endpoint is up, if the outcome shows it. An endpoint that does not understand a request may only dislike its
+    /// content; but one that has understood none, however plain, has no answers to give.
     fn went_well(
         &self,
         outcome: &Result<Value, CallFailure>,
@@ -304,7 +303,7 @@ impl JudgeClient {
         self.at_most(model, prompt.system.len() + prompt.user.len())
     }
 
-    /// The most that a call of so many bytes can cost: no tokenizer makes more tokens than there are bytes.
+    /// The most that a call with this many bytes can cost: no tokenizer makes more tokens than there are bytes.
     fn at_most(&self, model: &str, bytes: usize) -> Quanta {
         let input = (bytes + FORM_BYTES) as u64;
         let output = u64::from(self.options.max_output_tokens);
@@ -317,15 +316,15 @@ impl JudgeClient {
         self.prices.cost(&facts)
     }
 
-    /// The wait after an attempt: doubled each time, less up to half at random, so that calls that failed together are not
-    /// repeated together.
+    /// The wait after an attempt: doubled each time, less up to half at random, so that calls that failed together are not repeated
+    /// together.
     fn wait(&self, attempt: u32, text: &str) -> Duration {
         let full = backoff(self.options.backoff, attempt);
         let chance = xxh3_64_with_seed(text.as_bytes(), self.clock.now().0) % 512;
         full.mul_f64(1.0 - chance as f64 / 1024.0)
     }
 
-    /// The dialect in which to ask a question first.
+    /// The dialect in which a question is asked first.
     fn dialect(&self, question: &Question<'_>) -> Dialect {
         let dialects = self.dialects.lock().unwrap_or_else(PoisonError::into_inner);
         dialects.get(&spoken(question)).copied().unwrap_or_default()
@@ -339,20 +338,20 @@ impl JudgeClient {
             .any(|closed| dialects.contains_key(&(question.model.to_owned(), *closed)))
     }
 
-    /// Keeps the dialect of a request that was understood. A request that was refused says nothing of dialects: the cause may be
-    /// its content, its length or a filter.
+    /// Keeps the dialect of a request that was understood. A refused request says nothing about dialects: the cause may be its
+    /// content, its length or a filter.
     fn understood(&self, question: &Question<'_>, dialect: Dialect) {
         let mut dialects = self.dialects.lock().unwrap_or_else(PoisonError::into_inner);
         dialects.insert(spoken(question), dialect);
     }
 }
 
-/// The key of a dialect: models differ, and schemas with objects of any keys differ from closed ones.
+/// The key of a dialect: models differ, and schemas with open objects differ from closed ones.
 fn spoken(question: &Question<'_>) -> (String, bool) {
     (question.model.to_owned(), question.stage.is_closed())
 }
 
-/// Bytes of a request besides its prompt: the schema, and what the format adds.
+/// Bytes of a request besides its prompt: the schema, and the overhead of the format.
 const FORM_BYTES: usize = 2_048;
 
 /// The failure of a call.
@@ -375,7 +374,7 @@ impl CallFailure {
         }
     }
 
-    /// The least wait before another attempt; `None` if there is to be none.
+    /// The least wait before another attempt; `None` if there must be none.
     fn again(self) -> Option<Duration> {
         match self {
             Self::NotAsked | Self::NoAnswer("refused") => None,
@@ -385,7 +384,7 @@ impl CallFailure {
     }
 }
 
-/// Whether an error says that the endpoint is down, rather than that it rejects this call.
+/// Whether an error means that the endpoint is down, rather than that it rejects this call.
 fn is_down(error: CallError) -> bool {
     match error {
         CallError::Connect | CallError::Timeout | CallError::BrokenOff | CallError::Redirect => {

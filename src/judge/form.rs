@@ -1,4 +1,4 @@
-//! The form of an answer, which endpoints are sent as a JSON schema, and which answers are checked against.
+//! The form of an answer, which is sent to endpoints as a JSON schema, and which answers are checked against.
 
 use serde_json::{Map, Value, json};
 
@@ -19,19 +19,19 @@ pub(super) enum Form {
     OneOf(&'static [&'static str]),
     /// An object with any keys.
     Open,
-    /// A list of any number of these.
+    /// A list of any number of items of this form.
     List(Box<Self>),
-    /// An object with these keys, and any others beside them.
+    /// An object with these keys, and possibly others.
     Object {
-        /// Keys that must be there.
+        /// Keys that must exist.
         required: Vec<(&'static str, Self)>,
-        /// Keys that may be there.
+        /// Keys that may exist.
         optional: Vec<(&'static str, Self)>,
     },
 }
 
 impl Form {
-    /// A list of these.
+    /// A list of items of this form.
     pub(super) fn list(item: Self) -> Self {
         Self::List(Box::new(item))
     }
@@ -83,7 +83,7 @@ impl Form {
         self.written(false)
     }
 
-    /// The schema that endpoints are sent: all keys required, no others allowed, and no ranges, which not all endpoints know.
+    /// The schema that is sent to endpoints: all keys required, no others allowed, and no ranges, which not all endpoints know.
     pub(super) fn sent_schema(&self) -> Value {
         self.written(true)
     }
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// The value with one part of it, at any depth, replaced by each of some others or left out.
+    /// The value with one part of it, at any depth, left out or replaced by each of some others.
     fn changed(value: &Value) -> Vec<Value> {
         let others = [
             Value::Null,

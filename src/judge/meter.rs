@@ -1,4 +1,4 @@
-//! The judge's own metrics: what waits, what was asked, what it cost and what became of it.
+//! The judge's own metrics: its queue, its calls, their cost and their results.
 
 use prometheus::{Counter, Gauge, GaugeVec, IntCounterVec, IntGauge};
 
@@ -46,7 +46,7 @@ impl Meter {
         }
     }
 
-    /// Counts what a call cost, or may have cost.
+    /// Counts the cost of a call, or the most that it may have cost.
     pub(super) fn cost(&self, cost: Quanta) {
         self.dollars.inc_by(cost.to_f64().max(0.0));
     }
@@ -67,7 +67,7 @@ impl Meter {
         self.results.with_label_values(&["rubric", result]).inc();
     }
 
-    /// Sets the noise of a metric, after one more trace that was judged twice.
+    /// Sets the noise of a metric, after one more trace was judged twice.
     pub(super) fn noise(&self, metric: Metric, noise: f64) {
         self.rejudged.with_label_values(&[metric.name()]).inc();
         self.noise.with_label_values(&[metric.name()]).set(noise);
@@ -82,7 +82,7 @@ impl Meter {
         }
     }
 
-    /// Counts the result of a metric of a trace with known answers.
+    /// Counts the result of a metric for a trace with known answers.
     pub(super) fn canary(&self, result: &str) {
         self.canaries.with_label_values(&[result]).inc();
     }

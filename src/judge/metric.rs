@@ -1,4 +1,4 @@
-//! The metrics of the judge, and the calls that each is made of.
+//! The metrics of the judge, and the calls of each.
 //!
 //! ```text
 //! task_completion       task_outcome, task_verdict                  verdict
@@ -11,10 +11,9 @@
 //! constraint_violation  violations                                  one report for each rule broken
 //! ```
 //!
-//! Source: PandaProbe, trace metrics; Princeton, safety. Short cuts: without tool calls
-//! argument_correctness ends after the first call, and without a plan the two metrics of plans end after the second; then there
-//! is nothing to score, and the document's 1 is reported only with `empty_score = "one"`. A trace without tools is judged for
-//! tool_correctness all the same.
+//! Source: PandaProbe, trace metrics; Princeton, safety. Short cuts: without tool calls argument_correctness ends after the first
+//! call, and without a plan the two metrics of plans end after the second; then there is nothing to score, and the document's 1 is
+//! reported only with `empty_score = "one"`. A trace without tools is judged for tool_correctness all the same.
 
 use std::collections::BTreeMap;
 
@@ -35,9 +34,9 @@ pub enum Metric {
     ToolCorrectness,
     /// Whether it called them with the right arguments.
     ArgumentCorrectness,
-    /// Whether it went about it directly.
+    /// Whether it took a direct way.
     StepEfficiency,
-    /// Whether it was sure-footed.
+    /// Whether it was confident.
     Confidence,
     /// Whether it kept to its plan.
     PlanAdherence,
@@ -47,7 +46,7 @@ pub enum Metric {
     ConstraintViolation,
 }
 
-/// The judge's answers so far, each of the form of its stage.
+/// The judge's answers so far, each in the form of its stage.
 pub type Answers = BTreeMap<Stage, Value>;
 
 /// The next step of a metric.
@@ -64,7 +63,7 @@ pub enum Next {
 pub enum Outcome {
     /// A score in `[0,1]`, and its reason, if the judge gave one.
     Score(Quanta, Option<String>),
-    /// There was nothing to score; the name of what was missing.
+    /// There was nothing to score; the name of the missing part.
     Nothing(&'static str),
     /// The rules that were broken.
     Violations(Vec<Violation>),
@@ -161,13 +160,13 @@ impl Metric {
     }
 }
 
-/// Whether the arguments of each call were right, as the judge says.
+/// Whether the arguments of each call were right, according to the judge.
 pub fn verdicts(answers: &Answers) -> Vec<bool> {
     let verdicts = items(answers.get(&Stage::CallVerdicts), "verdicts").iter();
     verdicts.map(|verdict| verdict.get("verdict").and_then(Value::as_str) == Some("yes")).collect()
 }
 
-/// The name of what is missing, if an answer leaves nothing to score.
+/// The name of the missing part, if an answer leaves nothing to score.
 fn short_cut(stage: Stage, answer: &Value) -> Option<&'static str> {
     let empty = |key: &str| items(Some(answer), key).is_empty();
     if stage == Stage::CallContext && empty("tool_calls") {
@@ -201,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs a metric against fixed answers; the stages asked, and the result.
+    /// Runs a metric against fixed answers; returns the stages that were asked, and the result.
     fn run(metric: Metric, answer: impl Fn(Stage) -> Value) -> (Vec<Stage>, Outcome) {
         let mut answers = Answers::new();
         let mut asked = Vec::new();

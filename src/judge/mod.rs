@@ -1,12 +1,12 @@
-//! The judge: asks a language model what no formula can tell of a trace, and reports its answers.
+//! The judge: asks a language model what no formula can find out about a trace, and reports its answers.
 //!
 //! ```text
 //! engine --JudgeRequest--> Handle --queue--> Worker --TraceCase--> one call after the other --Report--> engine
 //! ```
 //!
-//! What is asked is in [`metric`] (which calls make which score), [`stage`] (the question of one call and the form of its
-//! answer) and `prompts/` (the wording); all of that is pure. [`wire`] has the formats of endpoints. [`worker`] spends the
-//! money: it samples nothing and invents nothing, and a score that it cannot get stays absent.
+//! [`metric`] lists the calls of each score, [`stage`] has the question of one call and the form of its answer, and `prompts/` has
+//! the wording; all of that is pure. [`wire`] has the formats of endpoints. [`worker`] spends the money: it samples nothing and
+//! invents nothing, and a score that it cannot get stays absent.
 
 pub mod budget;
 pub mod canary;

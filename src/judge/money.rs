@@ -1,4 +1,4 @@
-//! Whether a call may go out, by the budget of the hour and the patience with the endpoint together.
+//! Whether a call may be made, by the hourly budget and the circuit breaker together.
 //!
 //! ```text
 //! refused   it would break the cap whatever becomes of those that are out, or the endpoint is left alone
@@ -6,10 +6,10 @@
 //! goes      the most that it can cost is set aside
 //! ```
 //!
-//! The most that a call can cost follows from its bytes and from the tokens that it asks for. An endpoint may count more tokens. So
-//! the first call of a model goes alone, and later ones have the most set aside as many times as any call of the model has cost in
-//! this hour or the one before. An endpoint that counts too much breaks the cap by one call, however many are allowed at once; one that
-//! did so once, by whatever mistake, is asked again two hours later.
+//! The most that a call can cost follows from its bytes and from its limit of output tokens. An endpoint may count more tokens. So
+//! the first call of a model is made alone, and for later ones that maximum is multiplied by the greatest factor by which a call of
+//! the model exceeded it in this hour or the one before. An endpoint that counts too much breaks the cap by one call, however many
+//! are allowed at once; one that did so once, by whatever mistake, is called again two hours later.
 
 use std::collections::BTreeMap;
 
@@ -26,19 +26,19 @@ pub(super) struct CallBudget {
     breaker: Breaker,
     /// The least amount that was refused as over the budget, by tenant.
     short_of: BTreeMap<TenantHash, Quanta>,
-    // By model, of which there are those of the configuration and of files of expectations.
+    // By model; the models are those in the configuration and in files of expectations.
     habits: BTreeMap<String, CostHistory>,
 }
 
-/// What is known of the cost of calls of a model.
+/// The costs of earlier calls of a model.
 #[derive(Clone, Copy, Debug, Default)]
 struct CostHistory {
-    /// How many times the most by its bytes a call has cost, rounded up, at least 1, in `hour` and in the one before; `None` without
-    /// a reply.
+    /// The greatest ratio of a call's cost to the maximum by its bytes, rounded up, at least 1, in `hour` and in the one before;
+    /// `None` without a reply.
     times: [Option<i64>; 2],
     /// The hour of the last reply, since the epoch.
     hour: u64,
-    /// The number of calls that are out.
+    /// The number of calls in progress.
     out: usize,
 }
 
@@ -49,31 +49,31 @@ pub(super) struct CallCost<'m> {
     pub(super) model: &'m str,
     /// The tenant that it is for.
     pub(super) tenant: TenantHash,
-    /// The most, by its bytes and the tokens that it asks for.
+    /// The most, by its bytes and its limit of output tokens.
     pub(super) most: Quanta,
 }
 
 /// The outcome of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
-    /// What was set aside for it.
+    /// The amount that was set aside for it.
     pub(super) reserved: Quanta,
-    /// What it cost.
+    /// Its cost.
     pub(super) cost: Quanta,
     /// Whether there was a reply, useful or not.
     pub(super) replied: bool,
-    /// Whether the endpoint is up, if the call tells.
+    /// Whether the endpoint is up, if the call shows it.
     pub(super) well: Option<bool>,
 }
 
 /// The decision about a call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Admission {
-    /// It goes out: this amount is set aside until the call is settled.
+    /// It is made: this amount is set aside until the call is settled.
     Goes(Quanta),
     /// It waits, to be tried again when another call is settled.
     Waits,
-    /// It does not go out, for this reason.
+    /// It is not made, for this reason.
     Refused(&'static str),
 }
 
@@ -82,7 +82,7 @@ impl CallBudget {
         Self { budget, breaker, short_of: BTreeMap::new(), habits: BTreeMap::new() }
     }
 
-    /// Decides about a call; if it may go out, sets aside the most that it can cost.
+    /// Decides about a call; if it may be made, sets aside the most that it can cost.
     pub(super) fn admit(&mut self, stake: CallCost<'_>, now: Timestamp) -> Admission {
         let habit = self.habits.get(stake.model).copied().unwrap_or_default();
         let most = self.expected(stake, now);
@@ -98,7 +98,7 @@ impl CallBudget {
         }
     }
 
-    /// The most that a call can cost, in the light of what calls of its model have cost.
+    /// The most that a call can cost, given the costs of earlier calls of its model.
     fn expected(&self, CallCost { model, most, .. }: CallCost<'_>, now: Timestamp) -> Quanta {
         let times = self.habits.get(model).and_then(|habit| habit.times(now)).unwrap_or(1);
         Quanta(most.0.saturating_mul(times))
@@ -133,7 +133,8 @@ impl CallBudget {
         cost > reserved
     }
 
-    /// The dollars that are left, and whether calls are refused: the budget is short of one for any tenant, or the breaker is open.
+    /// The dollars that are left, and whether calls are refused: the budget is too small for one of some tenant, or the breaker is
+    /// open.
     pub(super) fn stands(&mut self, now: Timestamp) -> (Quanta, bool) {
         let Self { budget, short_of, .. } = self;
         short_of.retain(|tenant, least| budget.unspent(*tenant, now) < *least);
@@ -142,7 +143,7 @@ impl CallBudget {
 }
 
 impl CostHistory {
-    /// The most times in this hour and the one before.
+    /// The greatest ratio in this hour and the one before.
     fn times(&self, now: Timestamp) -> Option<i64> {
         match hour(now).saturating_sub(self.hour) {
             0 => self.times[0].max(self.times[1]),
@@ -216,7 +217,7 @@ mod tests {
         money.settle(stake(75), came(75, 50, Some(true)), now);
         assert_eq!(money.admit(stake(75), now), OVER);
         assert_eq!(money.stands(now), (Quanta(50), true));
-        // One that is smaller goes out; for the other there is not enough all the same.
+        // A smaller one is admitted; for the other there is not enough all the same.
         assert_eq!(money.admit(stake(25), now), Admission::Goes(Quanta(25)));
         money.settle(stake(25), came(25, 0, Some(true)), now);
         assert_eq!(money.stands(now), (Quanta(50), true));
@@ -262,7 +263,7 @@ mod tests {
         assert_eq!(money.admit(stake(1), at(0)), GOES);
         money.settle(stake(1), came(1, 1_000_000, Some(true)), at(0));
         assert_eq!(money.admit(stake(1), at(30)), OVER);
-        // The hour's budget is there again, and not enough for another such reply.
+        // The hour's budget is available again, and not enough for another such reply.
         assert_eq!(money.admit(stake(1), at(62)), OVER);
         let later = at(180);
         assert_eq!(money.admit(stake(1), later), GOES);

@@ -1,4 +1,4 @@
-//! The noise of a judge: how far two judgements of the same trace are apart.
+//! The noise of a judge: how much two judgements of the same trace differ.
 //!
 //! ```text
 //! noise = sqrt( sum (first - second)^2 / 2n )        over the last n pairs of a metric

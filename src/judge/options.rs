@@ -133,7 +133,7 @@ crate::engine::options! {
     }
 }
 
-/// How an endpoint wants to be spoken to.
+/// The format of an endpoint.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
@@ -154,7 +154,7 @@ impl JudgeOptions {
         self.format != Format::None
     }
 
-    /// Which traces it is asked about; `None` without a judge.
+    /// The rules for which traces it judges; `None` without a judge.
     pub fn rules(&self) -> Option<JudgeRules> {
         self.is_on().then(|| JudgeRules {
             sample_rate: self.sample_rate,
@@ -170,7 +170,7 @@ impl JudgeOptions {
         self.models.get(metric.name()).map_or_else(|| self.model_of(agent), String::as_str)
     }
 
-    /// The model for rules for an agent's answers.
+    /// The model for rules about an agent's answers.
     pub fn model_of(&self, agent: &str) -> &str {
         self.agent_models.get(agent).unwrap_or(&self.model)
     }

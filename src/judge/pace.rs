@@ -1,11 +1,11 @@
-//! Whether the judge is away, and how many traces can wait for it.
+//! Whether the judge is unavailable, and how many traces can wait for it.
 //!
 //! ```text
 //! most = deadline * concurrency / time that a trace takes
 //! ```
 //!
-//! A trace that waits behind so many is not judged in time. A trace is taken to need as long as the last ones needed, and no less
-//! than the oldest in work has taken: so a silent endpoint is known to be slow before its first call times out.
+//! A trace that waits behind that many is not judged in time. A trace is assumed to need as long as the last ones needed, and no
+//! less than the oldest in progress has taken: so a silent endpoint is known to be slow before its first call times out.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use crate::engine::span::Timestamp;
 /// The pace of the judge.
 #[derive(Debug)]
 pub(super) struct JudgeThroughput {
-    /// Why no call would go out, and when that was seen; `None` if one may.
+    /// Why no call would be made, and when that was noticed; `None` if one may.
     pub(super) away: Option<(&'static str, Timestamp)>,
     deadline_nanos: u64,
     concurrency: usize,
-    // When each trace in work was begun.
+    // When the judgement of each trace in progress began.
     begun: Vec<Timestamp>,
     // How long a trace takes; `None` before the first.
     trace_nanos: Option<u64>,
 }
 
 impl JudgeThroughput {
-    /// The pace of a judge of which nothing is known.
+    /// The pace of a judge before its first trace.
     pub(super) fn new(options: &JudgeOptions) -> Self {
         Self {
             away: None,
@@ -37,12 +37,12 @@ impl JudgeThroughput {
         }
     }
 
-    /// Notes that a trace is begun.
+    /// Notes that the judgement of a trace begins.
     pub(super) fn begin(&mut self, now: Timestamp) {
         self.begun.push(now);
     }
 
-    /// Notes that the trace that was begun at `begun` is judged.
+    /// Notes that a trace is judged whose judgement began at `begun`.
     pub(super) fn end(&mut self, begun: Timestamp, now: Timestamp) {
         let Some(at) = self.begun.iter().position(|at| *at == begun) else { return };
         self.begun.swap_remove(at);

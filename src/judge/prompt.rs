@@ -1,7 +1,7 @@
 //! Builds the prompt of one call: the question, and the records that it is about.
 //!
-//! Records are other people's text and may try to instruct the judge. They are in a message of their own, each between
-//! markers with a number that no record contains, and the system message says what that means.
+//! Records are other people's text and may try to instruct the judge. They are in a separate message, each between markers with a
+//! number that no record contains, and the system message explains this.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -10,7 +10,7 @@ use super::stage::Stage;
 /// The version of all prompts together; scores of different versions are not comparable.
 pub const VERSION: u32 = 1;
 
-/// The messages that a model is sent.
+/// The messages that are sent to a model.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Prompt {
     /// The system message: what to do.
@@ -19,7 +19,7 @@ pub struct Prompt {
     pub user: String,
 }
 
-/// A piece of text that a question is about: its name and the text.
+/// A text that a question is about: its name and the text.
 pub type Record<'a> = (&'a str, &'a str);
 
 /// The prompt of a stage about these records.
@@ -40,7 +40,7 @@ fn mark(records: &[Record<'_>]) -> String {
         format!("{:016x}", records.iter().fold(salt, hash))
     };
     let free = |mark: &String| !records.iter().any(|(_, text)| text.contains(mark.as_str()));
-    // A text that contains its own hash under one salt hardly contains it under the next.
+    // A text that contains its own hash under one salt hardly contains the one under the next.
     (0..16).map(salted).find(free).unwrap_or_else(|| salted(16))
 }
 

@@ -1,5 +1,5 @@
-//! The queue from the engine to the judge, at which the engine never waits. A trace for which there is no room is counted and not
-//! judged. Tenants share the room and the judge's time.
+//! The queue from the engine to the judge, which the engine never waits for. A trace without room is counted and not judged.
+//! Tenants share the room and the judge's time.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use crate::tenant_queue::{self, Excess, TenantQueue, lock};
 #[derive(Clone, Debug)]
 pub struct Handle {
     lines: Arc<Mutex<TenantQueue<Waiting>>>,
-    // Rung when a trace waits; once all clones are gone, no more traces come.
+    // Signalled when a trace waits; once all clones are dropped, no more traces come.
     wake: mpsc::Sender<()>,
     pending: Arc<AtomicUsize>,
     max_queue: usize,
@@ -40,18 +40,18 @@ pub struct Inbox {
     pub(super) pace: Arc<Mutex<JudgeThroughput>>,
 }
 
-/// How long the judge counts as away after a trace found it so.
+/// How long the judge counts as unavailable after a trace found it so.
 const AWAY_HOLDS: Duration = Duration::from_secs(5);
 
 /// A trace that waits.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) request: JudgeRequest,
-    /// The deadline; scores that are missing by then stay absent.
+    /// The deadline; scores that are missing then stay absent.
     pub(super) due: Timestamp,
     /// Why its texts were not read, in which case it is not judged.
     pub(super) left: Option<&'static str>,
-    /// The bytes that it holds, given back when the trace has been judged.
+    /// The bytes that it holds, which are returned when the trace has been judged.
     pub(super) share: HeldBytes,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct HeldBytes {
     meter: Arc<Meter>,
 }
 
-/// Makes both ends of a queue as long as the options say; where there is no room, the shares decide which trace is dropped.
+/// Makes both ends of a queue as long as the options say; without room, the shares decide which trace is dropped.
 pub fn queue(options: &JudgeOptions, meter: Meter, shares: Shares) -> (Handle, Inbox) {
     let meter = Arc::new(meter);
     let (wake, woken) = mpsc::channel(1);
@@ -83,9 +83,9 @@ pub fn queue(options: &JudgeOptions, meter: Meter, shares: Shares) -> (Handle, I
 }
 
 impl Handle {
-    /// Whether traces are read for the judge at `now`. Once as many wait as can be judged in time, they are not read until a
-    /// quarter of these is gone: most that begin before would find the queue full. Meanwhile tenants with less than their share are
-    /// read.
+    /// Whether traces are read for the judge at `now`. Once as many wait as can be judged in time, no more are read until a quarter
+    /// of these is judged: most traces that begin before would find the queue full. Meanwhile tenants with less than their share
+    /// are read.
     pub fn attention(&self, now: Timestamp) -> JudgeAvailability {
         let (away, max_useful) = {
             let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,12 +110,12 @@ impl Handle {
         }
     }
 
-    /// Hands over a trace that was done at `now`. Where there is no room, drops the last trace of the tenant that takes the most of
-    /// its share.
+    /// Hands over a trace that was done at `now`. Without room, drops the newest trace of the tenant that holds the most relative
+    /// to its share.
     pub fn offer(&self, request: JudgeRequest, now: Timestamp) {
         let left = self.away(now).filter(|_| request.unread);
         if request.unread && left.is_none() {
-            // Its texts were not read as the queue was full, or as the judge was away and is back.
+            // Its texts were not read because the queue was full, or because the judge was unavailable and is back.
             return self.meter.dropped("unread");
         }
         if self.wake.is_closed() {
@@ -136,7 +136,7 @@ impl Handle {
             self.pushed_out("queue_full");
         }
         drop(lines);
-        // Fails if it is already woken.
+        // Fails if a signal is already pending.
         let _ = self.wake.try_send(());
     }
 
@@ -150,13 +150,13 @@ impl Handle {
     }
 }
 
-/// Why the judge is away; `None` if that was last seen `AWAY_HOLDS` ago or earlier, as it may be back.
+/// Why the judge is unavailable; `None` if that was last noticed at least `AWAY_HOLDS` ago, as it may be back.
 fn why_away(pace: &JudgeThroughput, now: Timestamp) -> Option<&'static str> {
     pace.away.filter(|(_, at)| now < at.after(AWAY_HOLDS)).map(|(why, _)| why)
 }
 
 impl Inbox {
-    /// Waits for the next trace; `None` when the engine has gone.
+    /// Waits for the next trace; `None` when the engine's end is dropped.
     pub(super) async fn next(&mut self) -> Option<Waiting> {
         let waiting = tenant_queue::next(&self.lines, &mut self.woken).await?;
         self.meter.waiting.dec();

@@ -1,9 +1,9 @@
 //! Reads an answer of the judge: JSON, bare or in one fence, of the stage's form, and in range.
 //!
 //! Nothing is guessed and nothing is clamped: a question whose answer does not have the form is asked again, and in the end the
-//! score is absent. Source: PandaProbe takes the fences off and refuses what does not fit its schema. A
-//! rubric's answer is read as AgentCI reads it, which takes a score where it finds one; see `engine::expect::judge`. Departure:
-//! in AgentCI an answer without a score fails the check, and any score is taken; here an answer without a score in range is none.
+//! score is absent. Source: PandaProbe strips the fences and refuses what does not fit its schema. A rubric's answer is read as
+//! AgentCI reads it, which takes a score wherever it finds one; see `engine::expect::judge`. Departure: in AgentCI an answer
+//! without a score fails the check, and any score is taken; here an answer without a score in range is no answer.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ pub enum ReplyError {
     /// The answer is not JSON.
     #[error("the answer is not JSON")]
     NotJson,
-    /// A key is missing, or of the wrong kind.
+    /// A key is missing, or has a value of the wrong kind.
     #[error("the answer does not have the requested form")]
     WrongForm,
     /// A number is not in its range.

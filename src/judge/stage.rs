@@ -1,14 +1,14 @@
-//! One call to the judge: its question, what it is shown, and the form of its answer.
+//! One call to the judge: its question, its input, and the form of its answer.
 //!
-//! Source: PandaProbe, trace metrics, "How it works" of each metric; Princeton's violations; AgentCI's
-//! rubrics. Stages that extract are shared: `task` is the same for three metrics, `plan` for two, and is asked once.
+//! Source: PandaProbe, trace metrics, "How it works" of each metric; Princeton's violations; AgentCI's rubrics. Stages that extract
+//! are shared: `task` is the same for three metrics, `plan` for two, and each is asked once.
 
 use serde_json::Value;
 
 use super::form::Form;
 
-/// The stages in order. Each is named as in schemas and labels, and so is the file with the text of its question; then whether it is
-/// shown the trace itself, and the earlier stages whose answers it is shown.
+/// The stages in order: the name in schemas and labels, which is also the name of the file with the question; whether the call is
+/// shown the trace itself; and the earlier stages whose answers it is shown.
 macro_rules! stages {
     ($($(#[$doc:meta])* $stage:ident = $name:literal, $sees_trace:literal, [$($shown:ident),*];)*) => {
         /// A call to the judge.
@@ -71,7 +71,7 @@ stages! {
     Task = "task", true, [];
     /// How directly the agent went about its task.
     Efficiency = "step_efficiency", true, [Task];
-    /// How sure-footed the agent was.
+    /// How confident the agent was.
     Confidence = "confidence", true, [];
     /// The agent's plan, from the trace.
     Plan = "plan", true, [];
@@ -88,7 +88,7 @@ stages! {
 }
 
 impl Stage {
-    /// Whether every object of its answer has a fixed list of keys, as strict modes require.
+    /// Whether every object in its answer has a fixed list of keys, as strict modes require.
     pub fn is_closed(self) -> bool {
         !matches!(self, Self::ToolContext | Self::CallContext)
     }
@@ -98,7 +98,7 @@ impl Stage {
         self.form().schema()
     }
 
-    /// The schema that endpoints are sent: all keys required, no others allowed, and no ranges, which not all endpoints know.
+    /// The schema that is sent to endpoints: all keys required, no others allowed, and no ranges, which not all endpoints know.
     pub fn sent_schema(self) -> Value {
         self.form().sent_schema()
     }
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_stage_is_shown_the_trace_or_an_answer() {
-        // A text alone is shown by itself.
+        // A single text is shown by itself.
         for stage in Stage::ALL.into_iter().filter(|stage| *stage != Stage::RubricOfText) {
             assert!(stage.sees_trace() || !stage.shown().is_empty(), "{}", stage.name());
             assert!(stage.shown().iter().all(|shown| *shown < stage));

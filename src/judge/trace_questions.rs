@@ -1,4 +1,4 @@
-//! The questions about one trace: one with a known answer is not asked again, and each new answer is logged.
+//! The questions about one trace: a question with a known answer is not asked again, and each new answer is logged.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub(super) struct TraceQuestions<'j, S> {
     answered: BTreeMap<String, String>,
     // Whether answers are logged, for a later process.
     lasting: bool,
-    // The cost that the engine has not been told of.
+    // The cost that was not reported to the engine yet.
     unreported_cost: Quanta,
 }
 
@@ -131,12 +131,12 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
         }
     }
 
-    /// Takes the cost that the engine has not been told of.
+    /// Takes the cost that was not reported to the engine yet.
     pub(super) fn unreported_cost(&mut self) -> Quanta {
         std::mem::take(&mut self.unreported_cost)
     }
 
-    /// The answer to a question, known or new; `about` tells it from others of its stage.
+    /// The answer to a question, known or new; `about` distinguishes it from others of its stage.
     async fn ask(&mut self, question: &Question<'_>, about: &str) -> Result<Value, &'static str> {
         let key = format!("{}/{}/p{VERSION}{about}", question.stage.name(), question.model);
         let known = self.answered.get(&key).and_then(|text| serde_json::from_str(text).ok());

@@ -1,4 +1,4 @@
-//! The judge's results as scores and reports: who judged, and what each result is worth.
+//! The judge's results as scores and reports: who judged, and the value of each result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::engine::math::Quanta;
 use crate::engine::signal::outcome;
 use crate::engine::span::{Report, Source, SpanId, Target, Timestamp, TraceId};
 
-/// A metric, and who judged a trace by it.
+/// A metric, and the judge that used it on a trace.
 #[derive(Clone, Debug)]
 pub(super) struct Judged {
     pub(super) metric: Metric,
@@ -24,7 +24,7 @@ pub(super) struct Judged {
     pub(super) empty_is_one: bool,
 }
 
-/// The trace that was asked about.
+/// The judged trace.
 #[derive(Clone, Debug)]
 pub(super) struct JudgedTrace {
     pub(super) trace_id: TraceId,
@@ -66,7 +66,7 @@ impl Judged {
             Outcome::Violations(violations) => {
                 let broken = worst(violations, case);
                 if broken.is_empty() {
-                    // The judge looked, and found no broken rule.
+                    // The judge checked, and found no broken rule.
                     return vec![score(one, Some("none"), None)];
                 }
                 let verdict = |violation: Violation| JudgedScore {
@@ -84,7 +84,7 @@ impl Judged {
 }
 
 impl JudgedScore {
-    /// The score that others than the engine are told.
+    /// The score for recipients other than the engine.
     pub(super) fn score(&self, request: &JudgedTrace, judge: &str, now: Timestamp) -> Score {
         Score {
             trace_id: request.trace_id,
@@ -123,7 +123,8 @@ pub(super) fn evaluator(model: &str) -> String {
     format!("judge/{model}/p{VERSION}")
 }
 
-/// The scores of the rules of expectations for others than the engine: of each rule and judge one, as a share of the greatest score.
+/// The scores of the rules of expectations for recipients other than the engine: one for each rule and judge, as a share of the
+/// greatest score.
 pub(super) fn told_of_rules<'j>(
     judgements: &'j Judgements,
     request: &'j JudgedTrace,

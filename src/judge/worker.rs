@@ -1,7 +1,7 @@
 //! Takes traces from the queue, asks about each in one call after the other, and reports the scores to the engine.
 //!
-//! Where a log is kept, each answer is in it before the next question is asked, so a question that an earlier process got an
-//! answer to is not asked again. Nobody waits for the judge.
+//! If a log is kept, each answer is in it before the next question is asked, so a question that an earlier process got an answer to
+//! is not asked again. Nothing waits for the judge.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +33,7 @@ use crate::outbound::{EndpointError, check, check_keyless};
 use crate::registry::Registry;
 use crate::secret::Secret;
 
-/// How often the judge updates the metrics of its budget even if nobody asks it anything.
+/// How often the judge updates the metrics of its budget when it is idle.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// How long calls in flight may take when the daemon stops.
@@ -55,7 +55,7 @@ pub struct Judge {
     canaries: Vec<Canary>,
 }
 
-/// A trace that is being judged, until this is dropped, be it by a panic.
+/// A trace that is being judged, until this is dropped, even by a panic.
 struct RunningJudgement<'j> {
     judge: &'j Judge,
     at: Timestamp,
@@ -87,7 +87,7 @@ pub enum JudgeError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// The parts that the daemon gives the judge.
+/// The parts that the daemon gives to the judge.
 #[derive(Debug)]
 pub struct JudgeParts<'a> {
     /// The key, if the endpoint takes one.
@@ -100,9 +100,9 @@ pub struct JudgeParts<'a> {
     pub clock: Clock,
     /// The registry of its metrics.
     pub registry: &'a Registry,
-    /// The channel of scores for others than the engine.
+    /// The channel of scores for recipients other than the engine.
     pub scores_out: Option<mpsc::Sender<Score>>,
-    /// What earlier processes spent, as (minute, dollars).
+    /// The spending of earlier processes, as (minute, dollars).
     pub paid: Vec<(u64, Quanta)>,
     /// The shares of tenants in its queue and its budget.
     pub shares: Shares,
@@ -145,7 +145,7 @@ impl Judge {
         Ok((judge, handle))
     }
 
-    /// Works until `stop`, or until the engine's end of the queue is gone; then waits a while for the traces in flight.
+    /// Works until `stop`, or until the engine's end of the queue is dropped; then waits a while for the traces in progress.
     pub async fn run<S: Sink>(mut self, sink: S, stop: impl Future<Output = ()> + Send) {
         let Some(mut inbox) = self.inbox.take() else { return };
         let judge = Arc::new(self);
@@ -180,7 +180,7 @@ impl Judge {
         };
         let patience = if stopped { GRACE } else { judge.options.deadline };
         let rest = async { while cases.join_next().await.is_some() {} };
-        // Traces that are not judged by then are given up; where a log is kept, the next process asks the rest.
+        // Traces that are not judged until then are given up; if a log is kept, the next process asks the rest.
         let _ = tokio::time::timeout(patience, rest).await;
     }
 
@@ -232,7 +232,7 @@ impl Judge {
         }
     }
 
-    /// Judges a trace a second time, to measure how far the scores are from the first ones.
+    /// Judges a trace a second time, to measure how much the scores differ from the first ones.
     async fn judge_again<S: Sink>(
         &self,
         first: &TraceCase,
@@ -277,7 +277,7 @@ impl Judge {
         self.paid(questions.unreported_cost(), due, sink).await;
     }
 
-    /// Tells the engine of a cost that belongs to no trace.
+    /// Reports a cost that belongs to no trace to the engine.
     async fn paid<S: Sink>(&self, cost: Quanta, due: Timestamp, sink: &S) {
         let reply = JudgeReply { cost, ..JudgeReply::default() };
         self.deliver(reply, Vec::new(), due, sink).await;
@@ -287,15 +287,15 @@ impl Judge {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why nothing can be asked about a trace; `None` if something may be. Then its texts are not even redacted, so that a judge
-    /// that is away costs little.
+    /// Why nothing can be asked about a trace; `None` if something may be. Then its texts are not even redacted, so that an
+    /// unavailable judge costs little.
     fn away(&self, request: &JudgeRequest) -> Option<&'static str> {
         let agent = &*request.agent.agent_name;
         let metrics = self.options.metrics.iter().filter(|_| request.metrics);
         let own = metrics.map(|metric| self.options.model(*metric, agent));
         let named = request.rubrics.iter().flat_map(|rubric| &rubric.judges.models);
         let models = own.chain([self.options.model_of(agent)]).chain(named.map(String::as_str));
-        // If there are answers from before, they may be all that is needed.
+        // Answers from before may be all that is needed.
         request.answered.is_empty().then(|| self.client.away(request.trace().tenant, models))?
     }
 
@@ -322,7 +322,7 @@ impl Judge {
         self.deliver(reply, Vec::new(), due, sink).await;
     }
 
-    /// The scores of the metrics as reports; also tells others of them.
+    /// The scores of the metrics as reports; also sends them to other recipients.
     fn reports(&self, case: &TraceCase, asked: &JudgedTrace) -> Vec<Report> {
         let wall = self.clock.wall();
         let mut reports = Vec::new();
@@ -340,7 +340,7 @@ impl Judge {
         reports
     }
 
-    /// Tells others of a score, if there is room.
+    /// Sends a score to other recipients, if there is room.
     fn send_score(&self, score: Score) {
         if let Some(scores_out) = &self.scores_out
             && scores_out.try_send(score).is_err()
@@ -349,7 +349,7 @@ impl Judge {
         }
     }
 
-    /// Gives a reply and reports to the engine; if it is overloaded, tries again until the deadline.
+    /// Gives a reply and reports to the engine; if it is overloaded, retries until the deadline.
     pub(super) async fn deliver<S: Sink>(
         &self,
         reply: JudgeReply,
@@ -391,7 +391,7 @@ fn result_name(result: &Result<Outcome, &'static str>) -> &'static str {
     }
 }
 
-/// The names of the metrics that are judged, for messages at the start.
+/// The names of the judged metrics, for messages at the start.
 pub fn names(metrics: &[Metric]) -> String {
     metrics.iter().map(|metric| metric.name()).collect::<Vec<_>>().join(", ")
 }

@@ -1,7 +1,7 @@
 //! Addresses of endpoints: those that may be configured, and those that are refused wherever they occur.
 //!
-//! The address must be https unless plain http was asked for. Link-local addresses, where clouds keep their credentials,
-//! are refused in every way that a host can be written.
+//! The address must be https unless plain http is allowed. Link-local addresses, where clouds keep their credentials, are refused
+//! in every notation of a host.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -63,7 +63,7 @@ pub enum EndpointError {
     },
 }
 
-/// Checks an address that the option `key` gives.
+/// Checks the address in the option `key`.
 ///
 /// # Errors
 ///
@@ -106,7 +106,7 @@ pub fn check(
 ///
 /// # Errors
 ///
-/// Fails if a parameter of the query is named like a key and not empty.
+/// Fails if a non-empty parameter of the query is named like a key.
 pub fn check_keyless(key: &'static str, uri: &Uri) -> Result<(), EndpointError> {
     let named = |(name, value): (Cow<'_, str>, Cow<'_, str>)| {
         let plain: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
@@ -141,7 +141,7 @@ pub(super) fn is_refused_host(host: &str) -> bool {
     }
 }
 
-/// Whether an address is refused: `169.254.0.0/16`, `fe80::/10` and where clouds keep their credentials; IPv4 also within IPv6.
+/// Whether an address is refused: `169.254.0.0/16`, `fe80::/10` and the metadata addresses of clouds; IPv4 also within IPv6.
 pub(super) fn is_refused(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local() || METADATA_V4.contains(&address),
@@ -153,8 +153,8 @@ pub(super) fn is_refused(address: IpAddr) -> bool {
     }
 }
 
-/// The IPv4 address that resolvers take a host for: one to four numbers, decimal, octal (`0`) or hexadecimal (`0x`), of which the
-/// last takes the bits that the others leave.
+/// The IPv4 address that resolvers take a host for: one to four numbers, decimal, octal (`0`) or hexadecimal (`0x`); the last one
+/// fills the remaining bits.
 fn written(host: &str) -> Option<Ipv4Addr> {
     let host = host.strip_suffix('.').unwrap_or(host);
     let numbers: Vec<u32> = host.split('.').map(number).collect::<Option<_>>()?;
@@ -176,7 +176,7 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// The IPv4 address in one for a translator (NAT64, `64:ff9b::/96`) or a relay (6to4, `2002::/16`).
+/// The IPv4 address in the address of a translator (NAT64, `64:ff9b::/96`) or a relay (6to4, `2002::/16`).
 fn translated(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let ([0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..]) = address.segments()
     else {
@@ -191,7 +191,7 @@ fn translated(address: Ipv6Addr) -> Option<Ipv4Addr> {
 const ESCAPED: &AsciiSet =
     &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'`').add(b'{').add(b'}');
 
-/// The metadata addresses of Alibaba, Oracle and Azure beside the link-local one.
+/// The metadata addresses of Alibaba, Oracle and Azure besides the link-local one.
 const METADATA_V4: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 100, 100, 200),
     Ipv4Addr::new(192, 0, 0, 192),

@@ -106,7 +106,7 @@ impl CallError {
     }
 }
 
-/// The wait after an attempt that failed: this after the first one, which has the number 0, and doubled with each.
+/// The wait after a failed attempt: `first` after the first one, which has the number 0, and doubled with each.
 pub fn backoff(first: Duration, attempt: u32) -> Duration {
     first.saturating_mul(2_u32.saturating_pow(attempt.min(16)))
 }
@@ -142,7 +142,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Fails if no reply came, or none with a status of success, or one that is too large.
+    /// Fails if there is no reply, or one without a status of success, or one that is too large.
     pub async fn get(&self, url: &str) -> Result<Vec<u8>, CallError> {
         let mut request = Request::new(Full::default());
         *request.uri_mut() = read(url).map_err(|_| CallError::BrokenOff)?;
@@ -156,7 +156,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Fails if no reply came, or none with a status of success, or one that is too large.
+    /// Fails if there is no reply, or one without a status of success, or one that is too large.
     pub async fn post(
         &self,
         url: &str,
@@ -175,7 +175,7 @@ impl Client {
         timeout(self.options.timeout, reply).await.unwrap_or(Err(CallError::Timeout))
     }
 
-    /// Sends a request, and again if the other side has not looked at it. Gives up if interim answers do not end.
+    /// Sends a request, and again if the other side has not read it. Gives up if interim answers do not end.
     async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
@@ -228,7 +228,7 @@ impl Client {
 fn sensitive(headers: &[(&'static str, String)]) -> HeaderMap {
     let mut map = HeaderMap::new();
     for (name, value) in headers {
-        // A key with a line break in it is no valid header, so it is left out, and the endpoint reports that it is missing.
+        // A key with a line break is no valid header, so it is left out, and the endpoint reports that it is missing.
         if let Ok(mut value) = HeaderValue::from_str(value) {
             value.set_sensitive(true);
             map.insert(HeaderName::from_static(name), value);
@@ -257,7 +257,7 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
     successors(Some(error), |&error| error.source())
 }
 
-/// Whether the other side closed the HTTP/2 connection, or the stream, before it looked at the request.
+/// Whether the other side closed the HTTP/2 connection, or the stream, before it read the request.
 fn is_untouched(error: &(dyn Error + 'static)) -> bool {
     let told = causes(error).find_map(|error| error.downcast_ref::<h2::Error>());
     let Some(error) = told else { return false };
@@ -266,7 +266,7 @@ fn is_untouched(error: &(dyn Error + 'static)) -> bool {
     error.is_remote() && (closed || refused)
 }
 
-/// The time to wait by a reply: in seconds, or until a date, counted from the date of the reply.
+/// The time to wait according to a reply: in seconds, or until a date, counted from the date of the reply.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
     let said = text(RETRY_AFTER)?;
@@ -278,19 +278,19 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(date(said)?.duration_since(date(text(DATE)?)?).unwrap_or_default())
 }
 
-/// The user agent of our requests.
+/// The user agent of agentgauge's requests.
 const OURSELVES: &str = concat!("agentgauge/", env!("CARGO_PKG_VERSION"));
 
-/// The most bytes that are read at a time from a connection of HTTP/1, and of the head of a reply.
+/// The most bytes that are read at a time from an HTTP/1 connection, and of the head of a reply.
 const READ_BYTES: usize = 64 << 10;
 
 /// The longest time that an idle connection is kept.
 const MAX_IDLE: Duration = Duration::from_secs(90);
 
-/// The most interim answers (1xx) to a request over HTTP/1, which hyper reads for as long as they come.
+/// The most interim answers (1xx) to a request over HTTP/1, which hyper reads without a limit.
 const MAX_INTERIM: usize = 100;
 
-/// The most attempts at a request that the other side has not looked at.
+/// The most attempts at a request that the other side has not read.
 const MAX_ATTEMPTS: usize = 3;
 
 #[cfg(test)]
@@ -335,7 +335,7 @@ mod tests {
         let url = format!("http://{}/", listener.local_addr().unwrap());
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            // What comes before the request would be no answer to it.
+            // Anything sent before the request would be no answer to it.
             let _ = io::Read::read(&mut stream, &mut [0; 1_024]).unwrap();
             let answers = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1_000);
             while io::Write::write_all(&mut stream, answers.as_bytes()).is_ok() {}
@@ -363,7 +363,7 @@ mod tests {
         }
     }
 
-    /// A name that is at home the first time that it is looked up, and where a cloud keeps its credentials from then on.
+    /// A name that resolves to loopback at the first lookup, and to a cloud's metadata address from then on.
     fn changing() -> Arc<Lookup> {
         let lookups = AtomicUsize::new(0);
         Arc::new(move |_| {
@@ -391,7 +391,7 @@ mod tests {
         let (reply, ()) = tokio::join!(post(), serve);
         assert_eq!(reply, Ok(b"ok".to_vec()));
         assert_eq!(post().await, Err(CallError::Connect));
-        // By the guard, and not because nobody was there.
+        // Refused by the guard, and not because nothing listens there.
         let error = client.http.get(url.parse().unwrap()).await.unwrap_err();
         let said: String = causes(&error).map(ToString::to_string).collect();
         assert!(said.contains("no address that may be used"), "{said}");

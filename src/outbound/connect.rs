@@ -1,4 +1,4 @@
-//! Connections to an endpoint: TLS by the system's authorities, and none to a refused address.
+//! Connections to an endpoint: TLS with the system's authorities, and none to a refused address.
 
 use std::error::Error;
 use std::fmt;
@@ -26,7 +26,7 @@ use tower::Service;
 use super::address::{is_refused, is_refused_host};
 use crate::blocking::blocking;
 
-/// Connects to addresses that are not refused, within a limit of time.
+/// Connects to addresses that are not refused, within a time limit.
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
     inner: HttpsConnector<HttpConnector<Guarded>>,
@@ -38,12 +38,12 @@ pub(super) type Lookup = dyn Fn(Name) -> Soon<io::Result<Vec<SocketAddr>>> + Sen
 
 pub(super) type Soon<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A connection that gives way to other tasks after each read, however fast an endpoint sends: hyper reads interim answers, of which
-/// there may be any number, for as long as there are any to read.
+/// A connection that yields to other tasks after each read, however fast an endpoint sends: hyper reads interim answers without a
+/// limit.
 #[derive(Debug)]
 pub(super) struct Courteous {
     stream: MaybeHttpsStream<TokioIo<TcpStream>>,
-    // Whether something was read since it last gave way.
+    // Whether something was read since it last yielded.
     has_read: bool,
 }
 
@@ -112,7 +112,7 @@ impl Read for Courteous {
         buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         if mem::take(&mut self.has_read) {
-            // A task that wakes itself comes after all that are ready.
+            // A task that wakes itself runs after all that are ready.
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -217,13 +217,13 @@ fn usable(found: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     found.into_iter().filter(|at| !is_refused(at.ip())).collect()
 }
 
-/// The time for which a connection is silent before a keepalive probe, and between two probes.
+/// How long a connection is silent before a keepalive probe, and the time between two probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// The number of unanswered probes after which the connection is dead.
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// The longest time for which sent data may go unacknowledged.
+/// The longest time for which sent data may stay unacknowledged.
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 
@@ -245,7 +245,7 @@ mod tests {
     #[tokio::test]
     async fn names_go_through_the_guard() {
         let found = |name: &str| Guarded(Arc::new(system)).call(name.parse().unwrap());
-        // The resolver of the system knows this form of an address, which a URL never lets through.
+        // The system's resolver accepts this form of an address, which a URL never contains.
         assert!(found("169.254.169.254").await.is_err());
         assert!(found("localhost").await.unwrap().all(|at| at.ip().is_loopback()));
     }

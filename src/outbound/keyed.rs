@@ -6,14 +6,14 @@
 //! value = in quotes up to the same quote | in brackets up to the one that closes | up to where a value without either ends
 //! ```
 //!
-//! Quotes may have backslashes before them, as in JSON inside JSON. A value that is not closed was cut off, and goes to the end
+//! Quotes may have backslashes before them, as in JSON inside JSON. A value that is not closed was cut off, and extends to the end
 //! of the text.
 
 use regex::Regex;
 
 use super::redact::REDACTED;
 
-/// A finder of values by the names before them.
+/// Finds values by the names before them.
 #[derive(Clone, Debug)]
 pub(super) struct Keyed {
     // `None` without words.
@@ -56,7 +56,7 @@ impl Keyed {
     }
 }
 
-/// A word in lower case without separators of its parts, the same for `api_key`, `api-key` and `apiKey`.
+/// A word in lower case without separators between its parts, the same for `api_key`, `api-key` and `apiKey`.
 pub(super) fn plain(word: &str) -> String {
     word.chars().filter(|c| !is_between(*c)).flat_map(char::to_lowercase).collect()
 }
@@ -88,7 +88,7 @@ fn value(text: &str, at: usize, in_element: bool) -> std::ops::Range<usize> {
     }
 }
 
-/// The length up to the closing quote: the first with no more than `most` backslashes before it.
+/// The length up to the closing quote: the first with at most `most` backslashes before it.
 fn quoted(rest: &str, quote: u8, most: usize) -> usize {
     let mut slashes = 0;
     for (at, byte) in rest.bytes().enumerate() {

@@ -1,4 +1,4 @@
-//! Calls to endpoints of others, such as the judge's or a collector's: one client with one set of guards.
+//! Calls to external endpoints, such as the judge's or a collector's: one client with one set of guards.
 
 pub mod address;
 pub mod breaker;

@@ -1,11 +1,11 @@
-//! Takes out of a transcript what must not leave the process: values under certain keys, and texts that match patterns.
+//! Removes from a transcript what must not leave the process: values under certain keys, and texts that match patterns.
 //!
 //! A text that is JSON is searched by key, and its strings as texts, and written again; any other text is searched for names before
-//! a colon or an equals sign. Then the patterns are applied to every text. A text for which a pattern cannot be decided is taken
-//! out whole, as it is not known to be harmless.
+//! a colon or an equals sign. Then the patterns are applied to every text. If a pattern cannot be decided for a text, the whole
+//! text is removed, because it may contain something secret.
 //!
-//! Most patterns run on an engine whose time is linear in the text. Those with look-around, back-references or possessive
-//! quantifiers run on one that backtracks.
+//! Most patterns run on an engine with linear time. Those with look-around, back-references or possessive quantifiers run on one
+//! that backtracks.
 
 use std::borrow::Cow;
 
@@ -14,13 +14,13 @@ use serde_json::Value;
 use super::keyed::{Keyed, plain};
 use crate::engine::trace::{Transcript, TranscriptStep};
 
-/// The text that replaces what was taken out.
+/// The text that replaces what was removed.
 pub const REDACTED: &str = "[redacted]";
 
-/// The keys and patterns of what is taken out.
+/// The keys and patterns of what is removed.
 #[derive(Clone, Debug)]
 pub struct Redactor {
-    /// Words as [`plain`] writes them; the value of a key that contains one is taken out.
+    /// Words as [`plain`] writes them; the value of a key that contains one is removed.
     keys: Vec<String>,
     keyed: Keyed,
     patterns: Vec<Pattern>,
@@ -45,7 +45,7 @@ pub enum BadRedaction {
 }
 
 impl Redactor {
-    /// Makes a redactor of values under keys that contain one of these words in any case, and of what these patterns find.
+    /// Makes a redactor of values under keys that contain one of these words in any case, and of matches of these patterns.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl Redactor {
         })
     }
 
-    /// The transcript without what must not leave.
+    /// The transcript without secrets.
     pub fn transcript(&self, transcript: Transcript) -> Transcript {
         let text = |text: Option<String>| text.map(|text| self.text(&text));
         let step = |step: TranscriptStep| TranscriptStep {
@@ -81,17 +81,17 @@ impl Redactor {
         }
     }
 
-    /// The text of a field without what must not leave, which is all of it if the field's name says so.
+    /// The text of a field without secrets; all of it is secret if the field's name says so.
     pub fn field(&self, name: &str, text: &str) -> String {
         if self.is_secret(name) { REDACTED.to_owned() } else { self.text(text) }
     }
 
-    /// A text without what must not leave.
+    /// A text without secrets.
     pub fn text(&self, text: &str) -> String {
         self.redacted(text).unwrap_or_else(|| text.to_owned())
     }
 
-    /// A text without what must not leave; `None` if nothing is taken out.
+    /// A text without secrets; `None` if nothing is removed.
     fn redacted(&self, text: &str) -> Option<String> {
         let mut left = self.call(text);
         for pattern in &self.patterns {
@@ -104,13 +104,13 @@ impl Redactor {
         left
     }
 
-    /// Whether the value of this name must not leave.
+    /// Whether a value with this name must not leave the process.
     fn is_secret(&self, name: &str) -> bool {
         let name = plain(name);
         self.keys.iter().any(|word| name.contains(word))
     }
 
-    /// JSON, a call `name(..)` with JSON, or another text, redacted by key; `None` if nothing is taken out.
+    /// JSON, a call `name(..)` with JSON, or another text, redacted by key; `None` if nothing is removed.
     fn call(&self, text: &str) -> Option<String> {
         if let Some(mut value) = json(text) {
             return self.walk(&mut value, 0).then(|| value.to_string());
@@ -125,13 +125,13 @@ impl Redactor {
         self.keyed.redacted(text)
     }
 
-    /// Whether an object is an entry of a name and a value, and the name says that the value must not leave.
+    /// Whether an object is an entry of a name and a value, and the name says that the value must not leave the process.
     fn is_secret_entry(&self, map: &serde_json::Map<String, Value>) -> bool {
         let names = ["name", "key"].into_iter().filter_map(|key| map.get(key)?.as_str());
         map.contains_key("value") && names.into_iter().any(|name| self.is_secret(name))
     }
 
-    /// Redacts a value in place; returns whether anything was taken out.
+    /// Redacts a value in place; returns whether anything was removed.
     fn walk(&self, value: &mut Value, depth: usize) -> bool {
         if depth > MAX_DEPTH {
             *value = Value::String(REDACTED.to_owned());
@@ -152,11 +152,11 @@ impl Redactor {
                 any
             }
             Value::Array(items) => {
-                // Not `any`, which would stop at the first item that had something.
+                // Not `any`, which would stop at the first changed item.
                 items.iter_mut().filter_map(|item| self.walk(item, depth + 1).then_some(())).count()
                     > 0
             }
-            // What a pattern looks for may have escapes in it where the string stands in JSON.
+            // A match of a pattern may contain escapes in the JSON form of the string.
             Value::String(text) => match self.redacted(text) {
                 Some(redacted) => {
                     *text = redacted;
@@ -169,7 +169,7 @@ impl Redactor {
     }
 }
 
-/// The object or list that a text is; `None` for other texts.
+/// The object or list in a text; `None` for other texts.
 fn json(text: &str) -> Option<Value> {
     let is_some = text.trim_start().starts_with(['{', '[']);
     is_some.then(|| serde_json::from_str(text).ok()).flatten()
@@ -177,8 +177,8 @@ fn json(text: &str) -> Option<Value> {
 
 impl Pattern {
     fn new(pattern: &str) -> Result<Self, Box<fancy_regex::Error>> {
-        // One engine reads these as repeated repetitions, the other as possessive ones. They also differ in where they find
-        // empty matches, for patterns that have any.
+        // One engine reads these as repeated repetitions, the other as possessive ones. They also differ in where they find empty
+        // matches, for patterns that have any.
         let possessive = ["*+", "++", "?+", "}+"].iter().any(|form| pattern.contains(form));
         let finds_some = regex_syntax::parse(pattern)
             .is_ok_and(|parsed| parsed.properties().minimum_len().is_some_and(|least| least > 0));
@@ -190,7 +190,7 @@ impl Pattern {
         }
     }
 
-    /// The text without what the pattern finds; `None` if the search fails, as when it takes too many steps.
+    /// The text without the matches of the pattern; `None` if the search fails, for instance after too many steps.
     fn redacted<'t>(&self, text: &'t str) -> Option<Cow<'t, str>> {
         match self {
             Self::Linear(regex) => Some(regex.replace_all(text, regex::NoExpand(REDACTED))),
@@ -201,7 +201,7 @@ impl Pattern {
     }
 }
 
-/// The greatest depth of nesting that is searched; deeper values are taken out.
+/// The greatest depth of nesting that is searched; deeper values are removed.
 const MAX_DEPTH: usize = 64;
 
 #[cfg(test)]
@@ -315,11 +315,11 @@ mod tests {
         }
     }
 
-    /// What a pattern leaves of a text, by both engines.
+    /// The result of a pattern on a text, by both engines.
     fn by_both(pattern: &str, text: &str) -> Option<(String, String)> {
         let Pattern::Linear(linear) = Pattern::new(pattern).ok()? else { return None };
         let slow = Pattern::Backtracking(fancy_regex::Regex::new(pattern).ok()?);
-        // Where the one gives up there is nothing to compare.
+        // If one gives up there is nothing to compare.
         let by_slow = slow.redacted(text)?.into_owned();
         Some((Pattern::Linear(linear).redacted(text)?.into_owned(), by_slow))
     }

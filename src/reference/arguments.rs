@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use crate::engine::span;
 
-/// Arguments by which calls are compared.
+/// Arguments for comparing calls.
 #[derive(Clone, Debug)]
 pub(super) struct Arguments {
     /// The text as it was decoded.
     pub(super) decoded: String,
     /// The normal form, as JSON.
     pub(super) text: String,
-    /// The scalars at any depth, each with its place, as they are written.
+    /// The scalars at any depth, each with its path, as they are written.
     pub(super) values: BTreeSet<(String, String)>,
 }
 
@@ -39,19 +39,19 @@ impl Arguments {
         Self { decoded: decoded.to_owned(), text: normal(&value), values }
     }
 
-    /// Whether they are a value alone.
+    /// Whether they are a single value.
     pub(super) fn is_bare(&self) -> bool {
         self.values.contains(&(String::new(), self.text.clone()))
     }
 
-    /// The scalars, wherever they stand.
+    /// The scalars, wherever they are.
     pub(super) fn scalars(&self) -> BTreeSet<&str> {
         self.values.iter().map(|(_, scalar)| scalar.as_str()).collect()
     }
 }
 
 impl From<&span::Arguments> for Arguments {
-    /// The arguments of a span that was decoded with its texts, as all are that are verified.
+    /// The arguments of a span that was decoded with its texts, as all verified spans are.
     fn from(decoded: &span::Arguments) -> Self {
         Self::of(decoded.text().map_or("", |text| text))
     }
@@ -83,8 +83,8 @@ fn normal(value: &Value) -> String {
     }
 }
 
-/// Adds the scalars of a value at a place: the keys that lead to it, and the numbers of the lists and objects in lists. The scalars of an
-/// inner list have one place.
+/// Adds the scalars of a value at a path, which is the keys that lead to it, and the indices of the lists and objects in lists. The
+/// scalars of an inner list have one path.
 fn add(value: &Value, place: &[String], scalars: &mut BTreeSet<(String, String)>) {
     match value {
         Value::Array(items) => {

@@ -15,7 +15,7 @@ pub struct Ars {
     pub cases: BTreeMap<String, BTreeMap<&'static str, f64>>,
 }
 
-/// The score of these runs, each of which must be given once.
+/// The score of these runs, each of which must occur once.
 pub fn ars(runs: &[ArsRun], options: &ArsOptions) -> Ars {
     let all: Vec<&ArsRun> = runs.iter().collect();
     let mut by_case: BTreeMap<String, Vec<&ArsRun>> = BTreeMap::new();
@@ -54,7 +54,7 @@ pub fn ars(runs: &[ArsRun], options: &ArsOptions) -> Ars {
     }
 }
 
-/// The components that are shown for single test cases too.
+/// The components that are also shown for single test cases.
 fn of_case(runs: &[&ArsRun], options: &ArsOptions) -> BTreeMap<&'static str, f64> {
     let latencies: Vec<f64> = runs.iter().filter_map(|run| run.latency_seconds).collect();
     let costs: Vec<f64> = runs.iter().filter_map(|run| run.cost_usd).collect();

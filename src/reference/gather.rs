@@ -1,4 +1,4 @@
-//! Puts decoded data together by trace: each span, record and report once, in whatever order they came.
+//! Groups decoded data by trace: each span, record and report once, whatever order they came in.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,7 +64,7 @@ pub(super) fn traces(recorded: &Recorded) -> BTreeMap<TraceId, GatheredTrace> {
     parts
 }
 
-/// The reports about something: for each (name, identifier) the one to believe, of the source that ranks highest, then the
+/// The reports about a target: for each (name, identifier) the one to believe, which is of the highest-ranking source, then the
 /// latest, then the greatest.
 pub(super) fn reports(all: &[Report], about: impl Fn(&Target) -> bool) -> Vec<Report> {
     let mut best: BTreeMap<(&str, &str), &Report> = BTreeMap::new();
@@ -87,7 +87,7 @@ fn trace_of_response(spans: &[Span], tenant: Option<&Arc<str>>, response: &str) 
     spans.iter().filter(claims).map(|span| span.trace_id).min()
 }
 
-/// Orders two spans of one id, of which the greater is kept: facts that count are compared first, then the rest.
+/// Orders two spans with one id, of which the greater is kept: facts that count are compared first, then the rest.
 fn witness(one: &Span, other: &Span) -> Ordering {
     let bare = |span: &Span| {
         let named = matches!(span.operation, Operation::InvokeAgent | Operation::Other);
@@ -104,8 +104,8 @@ fn witness(one: &Span, other: &Span) -> Ordering {
     (bare(one), one).cmp(&(bare(other), other))
 }
 
-/// Moves spans whose turn only the order of prompts tells into the turn of the latest prompt of their session that is not later
-/// than their end; returns all spans.
+/// Moves spans that only the order of prompts assigns to a turn into the turn of the latest prompt of their session that is not
+/// later than their end; returns all spans.
 fn in_their_turns(spans: &[Span]) -> Vec<Span> {
     let prompts: BTreeSet<([u8; 8], Timestamp, TraceId, SpanId)> = spans
         .iter()
@@ -133,7 +133,7 @@ fn in_their_turns(spans: &[Span]) -> Vec<Span> {
     spans.iter().map(moved).collect()
 }
 
-/// The session of a span that is made of a log record, as the bytes in its trace id.
+/// The session of a span from a log record, as the bytes in its trace id.
 fn session_of_turn(span: &Span) -> Option<[u8; 8]> {
     let [a, b, c, d, e, f, g, h, x, y, ..] = span.trace_id.0;
     (span.scope == RECORD_SCOPE && [x, y] == [0xa6, 0x75]).then_some([a, b, c, d, e, f, g, h])

@@ -1,4 +1,4 @@
-//! Loops: runs of tool calls that get nowhere, found by trying every beginning, every kind and every length.
+//! Loops: runs of tool calls without progress, found by trying every beginning, every kind and every length.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -19,7 +19,7 @@ pub(super) struct Found {
     pub(super) count: usize,
     /// The tools of one period.
     pub(super) tools: Vec<String>,
-    /// The places from its first call to its last; calls made within others may be among them.
+    /// The indices from its first call to its last; nested calls may be among them.
     pub(super) calls: Range<usize>,
     /// When its first call began, and when the last of its calls ended.
     pub(super) time: Range<u64>,
@@ -40,17 +40,17 @@ pub(super) struct Spend {
     pub(super) cost: Option<f64>,
 }
 
-/// The kinds of loops among calls, in the order in which they take calls.
+/// The kinds of loops among calls, in the order in which they claim calls.
 const KINDS: [LoopKind; 4] =
     [LoopKind::ErrorRetry, LoopKind::ExactRepeat, LoopKind::NearRepeat, LoopKind::Cycle];
 
-/// How many spans a loop names, at most.
+/// The most spans that a loop names.
 const MOST_SPANS: usize = 100;
 
 /// The most calls in a period of a cycle.
 const LONGEST: usize = 8;
 
-/// Calls at the same time, each with its place, in the order of what they ask.
+/// Calls at the same time, each with its index, ordered by what they ask.
 type Step = Vec<(usize, Call)>;
 
 /// The loops among calls, none of which spans a compaction of the conversation.
@@ -76,8 +76,7 @@ pub(super) fn find_apart(
     found
 }
 
-/// The loops among calls in order, by their first call. Calls are a sequence with those that were made within the same call, and with no
-/// others.
+/// The loops among calls in order, by their first call. The calls made within the same call form a sequence of their own.
 fn find_nested(calls: &[Call], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
     let mut found = Vec::new();
     let around: BTreeSet<_> = calls.iter().map(|call| call.within).collect();
@@ -94,7 +93,8 @@ fn find_nested(calls: &[Call], spends: &[Spend], options: &LoopOptions) -> Vec<F
     found
 }
 
-/// Gives each loop what was spent in it; what was spent in several loops that are known by more than names is that of the last.
+/// Gives each loop the cost of the model calls in it; the cost of a call in several loops that are known by more than names belongs
+/// to the last.
 fn share(found: &mut [Found], spends: &[Spend]) {
     let mut left: Vec<&Spend> = spends.iter().collect();
     for entry in found.iter_mut().rev() {
@@ -107,11 +107,11 @@ fn share(found: &mut [Found], spends: &[Spend]) {
     }
 }
 
-/// The loops in a sequence of calls. A step that one kind has taken is in no loop of a later kind, and no such loop spans it.
+/// The loops in a sequence of calls. A step that one kind has claimed is in no loop of a later kind, and no such loop spans it.
 fn find(calls: &[Call], options: &LoopOptions) -> Vec<Found> {
     let steps = steps(calls);
     let mut found: Vec<Found> = Vec::new();
-    // Runs that only waited: no loops, nor parts of any.
+    // Runs that only waited: they are neither loops nor parts of loops.
     let mut waits: Vec<Range<usize>> = Vec::new();
     for kind in KINDS {
         let mut own: Vec<Found> = Vec::new();
@@ -160,8 +160,8 @@ fn find(calls: &[Call], options: &LoopOptions) -> Vec<Found> {
     found
 }
 
-/// The steps of a sequence of calls: those that go on at the same time, each with another one of them, but for those that go on while
-/// two others begin and end one after the other.
+/// The steps of a sequence of calls: each step has calls that overlap, each with another one of them; a call during which two others
+/// begin and end, one after the other, is a step by itself.
 fn steps(calls: &[Call]) -> Vec<Step> {
     let lies_in = |inner: &Call, outer: &Call| outer.start <= inner.start && inner.end <= outer.end;
     let is_beside = |outer: &Call| {
@@ -262,7 +262,8 @@ fn longest(kind: LoopKind, steps: &[Step], options: &LoopOptions) -> Option<(usi
     }
 }
 
-/// Whether the calls after a run ask what those one period before them asked, and one of them, of the first period, had another result.
+/// Whether the calls after a run ask what those one period before them asked, and one call of their first period had another
+/// result.
 fn waited(kind: LoopKind, run: &[Step], after: &[Step], period: usize) -> bool {
     if kind != LoopKind::ExactRepeat && kind != LoopKind::Cycle {
         return false;
@@ -288,8 +289,8 @@ fn flat(steps: &[Step]) -> Vec<Call> {
     steps.iter().flatten().map(|(_, call)| call.clone()).collect()
 }
 
-/// The loops among the steps from `first` on that are like each other, and where the search goes on. A step with a value that none
-/// before it had begins a run of its own.
+/// The loops among the steps from `first` on that resemble each other, and where the search continues. A step with a value that no
+/// step before it had begins a separate run.
 fn find_near(steps: &[Step], first: usize, options: &LoopOptions) -> (Vec<Found>, usize) {
     let kind = LoopKind::NearRepeat;
     let Some((length, _)) = longest(kind, &steps[first..], options) else {
@@ -313,7 +314,7 @@ fn find_near(steps: &[Step], first: usize, options: &LoopOptions) -> (Vec<Found>
     (found, next)
 }
 
-/// Whether the calls of each step are like each other, and like all of the step before it.
+/// Whether the calls of each step resemble each other, and all calls of the step before it.
 fn is_near(steps: &[Step], options: &LoopOptions) -> bool {
     let alike = |one: &Step, other: &Step| {
         let pairs = one.iter().flat_map(|(_, a)| other.iter().map(move |(_, b)| (a, b)));
@@ -352,8 +353,8 @@ fn asked_by(call: &Call) -> (Option<String>, Option<String>, bool) {
     (name, normal(call).map(str::to_owned), call.failed == Some(true))
 }
 
-/// The loop of a run whose steps are those from `first` on, if it is long enough for its kind, and not only of tools that are allowed to
-/// repeat. Its calls are counted in steps.
+/// The loop of a run whose steps begin at `first`, if it is long enough for its kind, and not only of tools that may repeat. Its
+/// calls are counted in steps.
 fn of_run(
     kind: LoopKind,
     period: usize,
@@ -397,7 +398,7 @@ fn of_run(
     })
 }
 
-/// The severity of so many calls whose arguments are known, or full periods of a cycle of such calls.
+/// The severity of this many calls with known arguments, or full periods of a cycle of such calls.
 fn severity(kind: LoopKind, count: usize, options: &LoopOptions) -> Option<Severity> {
     let both = Thresholds { warning: options.warning, critical: options.critical };
     let own = options.by_kind.get(&kind).copied().unwrap_or(both);
@@ -406,8 +407,8 @@ fn severity(kind: LoopKind, count: usize, options: &LoopOptions) -> Option<Sever
     critical.or_else(|| is_least(own.warning).then_some(Severity::Warning))
 }
 
-/// How much of a run is known from the wire. A failed call needs no result. Results alone are known if those of as many periods were
-/// sent as a loop of names alone needs.
+/// How much of a run is known from the wire. A failed call needs no result. Results alone are known if as many periods sent them as
+/// a loop of names alone needs.
 fn evidence(kind: LoopKind, run: &[Step], period: usize, options: &LoopOptions) -> Evidence {
     let arguments = run.iter().flatten().all(|(_, call)| call.arguments.is_some());
     let lacks = |step: &Step| {
@@ -448,7 +449,7 @@ fn is_of_one_tool(run: &[Call]) -> bool {
     run.iter().all(|call| call.name.is_some() && call.name == run[0].name)
 }
 
-/// Whether each step began after the calls of the one before had ended.
+/// Whether each step began after the calls of the previous one had ended.
 fn in_turn(steps: &[Step]) -> bool {
     steps.windows(2).all(|pair| {
         let first = pair[1].iter().min_by_key(|(place, _)| *place);
@@ -497,7 +498,7 @@ fn spend<'s>(found: &mut Found, spends: impl Iterator<Item = &'s Spend>) {
     }
 }
 
-/// The sum of the values that are known.
+/// The sum of the known values.
 pub(super) fn plus<T: std::ops::Add<Output = T>>(one: Option<T>, other: Option<T>) -> Option<T> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one + other),

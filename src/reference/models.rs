@@ -3,19 +3,19 @@
 use super::tree::{Tree, is_record, overlay};
 use crate::engine::span::{IdHash, Log, ModelFacts, Operation, Span, SpanId, Timestamp};
 
-/// A model call, with all that its spans and records tell.
+/// A model call, with everything that its spans and records report.
 #[derive(Clone, Debug)]
 pub(super) struct ModelCall {
     pub(super) span: Span,
-    /// Its place in the trace.
+    /// Its index in the trace.
     pub(super) at: usize,
-    // Whether a log record tells of it.
+    // Whether a log record reports it.
     recorded: bool,
     // All response ids of its answer.
     answers: Vec<IdHash>,
 }
 
-/// A span with the total use of the calls below it, and the places of these calls.
+/// A span with the total usage of the calls below it, and the indices of these calls.
 #[derive(Debug)]
 pub(super) struct Total {
     pub(super) span: Span,
@@ -29,11 +29,11 @@ impl ModelCall {
     }
 }
 
-/// The model calls that have no model call below them, in order. Those of a cycle, each of which is above all others, are calls
+/// The model calls that have no model call below them, in order. Those in a cycle, each of which is above all others, are calls
 /// unless another one is below them.
 ///
-/// Two libraries may record one call: as a span around another, two spans of one answer, spans side by side, or a span
-/// and a record. Each completes what the other does not tell.
+/// Two libraries may record one call: as a span around another, two spans of one answer, spans side by side, or a span and a
+/// record. Each completes what the other does not report.
 pub(super) fn calls(tree: &Tree, logs: &[Log]) -> Vec<ModelCall> {
     let innermost: Vec<usize> =
         (0..tree.spans.len()).filter(|at| is_model(tree, *at) && !has_below(tree, *at)).collect();
@@ -57,7 +57,7 @@ pub(super) fn calls(tree: &Tree, logs: &[Log]) -> Vec<ModelCall> {
     calls
 }
 
-/// The last model call, during which no other one begins; in a turn that records tell of, the last one that the agent itself made.
+/// The last model call that no other one starts during; in a turn from records, the last one that the agent itself made.
 pub(super) fn last<'c>(tree: &Tree, calls: &'c [ModelCall]) -> Option<&'c ModelCall> {
     let is_own = |call: &&ModelCall| !tree.is_aside(call.at);
     let later = |one: &ModelCall, other: &ModelCall| place_in_time(one) < place_in_time(other);
@@ -67,8 +67,8 @@ pub(super) fn last<'c>(tree: &Tree, calls: &'c [ModelCall]) -> Option<&'c ModelC
     last_of(calls.iter().filter(is_own).collect()).or_else(|| last_of(calls.iter().collect()))
 }
 
-/// Whether the last model call of the outermost agent that made any failed. What a tool of an agent's made is the tool's; where calls of
-/// the agent went on together, none failed the trace if one went well.
+/// Whether the last model call of the outermost agent that made any failed. A call made by a tool of an agent is the tool's; if
+/// calls of the agent overlapped, none failed the trace if one succeeded.
 pub(super) fn failed_at_last(tree: &Tree, calls: &[ModelCall]) -> bool {
     let count = |at: usize, operation: Operation| {
         tree.ancestors(at).filter(|above| above.operation == operation).count()
@@ -93,7 +93,7 @@ pub(super) fn failed_at_last(tree: &Tree, calls: &[ModelCall]) -> bool {
     failed(last) && own.iter().all(|call| failed(call) || !beside(call))
 }
 
-/// Whether a model call around this one went well.
+/// Whether a model call around this one succeeded.
 pub(super) fn went_well_around(tree: &Tree, call: &ModelCall) -> bool {
     let own = tree.spans.iter().position(|span| span.span_id == call.span.span_id);
     let mut models =
@@ -101,13 +101,13 @@ pub(super) fn went_well_around(tree: &Tree, call: &ModelCall) -> bool {
     models.any(|at| !tree.spans[at].failed)
 }
 
-/// What orders calls: their starts, then their ends.
+/// The sort key of calls: their starts, then their ends.
 pub(super) fn place_in_time(call: &ModelCall) -> (Timestamp, Timestamp, SpanId) {
     (call.span.start, call.span.end, call.span.span_id)
 }
 
-/// Spans around calls that have their total use, where the calls themselves do not have it: model spans, else the agents that made the
-/// calls. The use of an agent all of whose calls failed may be that of earlier runs.
+/// Spans around calls that have their total usage, if the calls themselves do not have it: model spans, else the agents that made
+/// the calls. The usage of an agent all of whose calls failed may be that of earlier runs.
 pub(super) fn totals(tree: &Tree, calls: &[ModelCall]) -> Vec<Total> {
     let own = tree.behaviour();
     let mut totals: Vec<Total> = Vec::new();
@@ -141,19 +141,19 @@ pub(super) fn totals(tree: &Tree, calls: &[ModelCall]) -> Vec<Total> {
     totals
 }
 
-/// The tool or agent that is next above a place.
+/// The nearest tool or agent above a span.
 pub(super) fn maker(tree: &Tree, at: usize) -> Option<usize> {
     let steps = [Operation::ExecuteTool, Operation::InvokeAgent];
     tree.above(at).iter().copied().find(|above| steps.contains(&tree.spans[*above].operation))
 }
 
-/// Whether a span tells how many tokens were used.
+/// Whether a span reports how many tokens were used.
 fn counts(span: &Span) -> bool {
     let tokens = span.model.as_ref().map(|model| model.tokens).unwrap_or_default();
     tokens.input.or(tokens.output).is_some()
 }
 
-/// Whether a span is a model call: where none has a span, agent spans with the total use of their calls stand for them.
+/// Whether a span is a model call: if there is no span for any, agent spans with the total usage of their calls stand for them.
 fn is_model(tree: &Tree, at: usize) -> bool {
     let chats = tree.own().any(|span| span.operation == Operation::Chat);
     let span = &tree.spans[at];
@@ -171,7 +171,7 @@ fn has_below(tree: &Tree, at: usize) -> bool {
     models.any(|other| around(tree, other).any(|above| above == at))
 }
 
-/// The places above a span up to the next tool or agent, whose model calls are no part of what is around it.
+/// The indices of the spans above a span up to the next tool or agent, whose model calls are no part of what is around it.
 fn around(tree: &Tree, at: usize) -> impl Iterator<Item = usize> {
     let chats = tree.own().any(|span| span.operation == Operation::Chat);
     let is_step = move |at: &usize| {
@@ -181,7 +181,7 @@ fn around(tree: &Tree, at: usize) -> impl Iterator<Item = usize> {
     tree.above(at).iter().copied().take_while(move |at| !is_step(at))
 }
 
-/// Whether two spans of one library with one response id tell two answers, as of servers that give few ids: their tokens differ.
+/// Whether two spans of one library with one response id are two answers, as from servers that reuse ids: their tokens differ.
 fn answers_apart(one: &ModelCall, other: &ModelCall) -> bool {
     let counts = |call: &ModelCall| {
         let tokens = call.facts().tokens;
@@ -191,7 +191,7 @@ fn answers_apart(one: &ModelCall, other: &ModelCall) -> bool {
     differ && one.span.scope == other.span.scope && !one.recorded && !other.recorded
 }
 
-/// Adds a call, or merges it into the one that it is another span of.
+/// Adds a call, or merges it into the call that it is another span of.
 fn merge(tree: &Tree, calls: &mut Vec<ModelCall>, mut call: ModelCall) {
     let same_answer = |other: &ModelCall| other.answers.iter().any(|id| call.answers.contains(id));
     let again = calls.iter().rposition(same_answer).filter(|at| !answers_apart(&calls[*at], &call));
@@ -209,10 +209,11 @@ fn merge(tree: &Tree, calls: &mut Vec<ModelCall>, mut call: ModelCall) {
     }
 }
 
-/// Whether two spans, of different libraries, record one call side by side: one lies within the other, to a millisecond, and
-/// they do not contradict each other.
+/// Whether two spans, of different libraries, record one call side by side: one lies within the other, to a millisecond, and they
+/// do not contradict each other.
 ///
-/// Both have one parent, or, where both tell the same use of tokens or failed without any, two libraries may have told them apart.
+/// Both have one parent, or, if both report the same usage of tokens or failed without any, two libraries may have recorded them
+/// apart.
 fn is_beside(tree: &Tree, one: &ModelCall, other: &ModelCall) -> bool {
     let use_of = |span: &Span| {
         let tokens = span.model.as_ref()?.tokens;
@@ -235,20 +236,20 @@ fn is_beside(tree: &Tree, one: &ModelCall, other: &ModelCall) -> bool {
         && (one.facts().response_id.is_none() || other.facts().response_id.is_none())
 }
 
-/// The place of the span that a call was first told by.
+/// The index of the span that a call was first recorded by.
 fn place_of(tree: &Tree, call: &ModelCall) -> Option<usize> {
     tree.spans.iter().position(|span| span.span_id == call.span.span_id)
 }
 
-/// Whether two calls failed before anything is known of what they used, and name no two models.
+/// Whether two calls failed before any usage is known, and do not name two different models.
 fn died_alike(one: &ModelCall, other: &ModelCall) -> bool {
     let died = |call: &ModelCall| call.span.failed && worth(call).1 == 0;
     let (first, second) = (one.facts().model, other.facts().model);
     died(one) && died(other) && (first.is_none() || second.is_none() || first == second)
 }
 
-/// The place of the call that is the same as `call`, where one is of a record and the other of a span: among those that were
-/// going on at the same time, to a second, and do not contradict it, the one whose end is nearest.
+/// The index of the call that is the same as `call`, if one comes from a record and the other from a span: among those that overlap
+/// in time, to a second, and do not contradict it, the one with the nearest end.
 fn recorded_too(calls: &[ModelCall], call: &ModelCall) -> Option<usize> {
     const SECOND: u64 = 1_000_000_000;
     let begins_in = |a: &Span, b: &Span| a.start.0 <= b.end.0 + SECOND;
@@ -280,7 +281,7 @@ fn worth(call: &ModelCall) -> (bool, usize) {
     (!is_record(&call.span), known.into_iter().filter(|known| *known).count())
 }
 
-/// The model span at a place, together with the streamed answer that has a span of its own.
+/// The model span at an index, together with the streamed answer that has its own span.
 fn answered(tree: &Tree, at: usize) -> Span {
     let asked = &tree.spans[at];
     let Some((_, answer)) = tree.answers.iter().find(|(request, _)| *request == at) else {

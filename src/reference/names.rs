@@ -18,14 +18,14 @@ pub(super) struct SessionKey {
     pub(super) source: String,
 }
 
-/// The agent of a trace. Its name is from the outermost agent span that names one, else from the outermost other span that
-/// does, neither of them below a tool that an agent called; then from the resource, the outermost workflow, the agent's id,
-/// the service. Version, environment and service are from that span, else from its resource.
+/// The agent of a trace. Its name is from the outermost agent span that names one, else from the outermost other span that does,
+/// neither of them below a tool that an agent called; then from the resource, the outermost workflow, the agent's id, the service.
+/// Version, environment and service are from that span, else from its resource.
 pub(super) fn agent(tree: &Tree, outermost: &[&Span]) -> AgentName {
     let agents: Vec<&Span> =
         outermost.iter().filter(|span| span.operation == Operation::InvokeAgent).copied().collect();
     let both = || agents.iter().chain(outermost);
-    // A record of an agent that another agent began names only a part of the trace.
+    // A record of an agent that another agent started names only a part of the trace.
     let begun = |span: &Span| is_record(span) && span.parent.is_some();
     let named =
         both().find(|span| !begun(span) && !tree.is_called(span) && name_of(span).is_some());
@@ -64,8 +64,8 @@ pub(super) fn agent(tree: &Tree, outermost: &[&Span]) -> AgentName {
     }
 }
 
-/// The session of a trace: from the outermost span that names one, then from resources, then from JSON values; else one of the
-/// trace's own. Its scope is the namespace of its services, else its agent.
+/// The session of a trace: from the outermost span that names one, then from resources, then from JSON values; else a session of
+/// its own. Its scope is the namespace of its services, else its agent.
 pub(super) fn session(
     id: TraceId,
     all: &[Span],
@@ -97,8 +97,8 @@ pub(super) fn session(
     }
 }
 
-/// The agent that a span names, or that an agent's span is named after. The name that a library gives every agent does not
-/// count, nor does the model's.
+/// The agent that a span names, or that an agent's span is named after. A name that a library gives to every agent does not count,
+/// nor does the model's.
 pub(super) fn name_of(span: &Span) -> Option<String> {
     let after = span.name.trim_start_matches("invoke_agent").trim();
     let model = span.model.as_ref().and_then(|model| model.model.as_deref());

@@ -25,11 +25,11 @@ pub(super) fn cost(call: &ModelFacts, options: &CostOptions) -> Option<f64> {
         + cached * price.cached.unwrap_or(price.input)
         + written * price.cache_written.unwrap_or(price.input)
         + output * price.output;
-    // The engine counts in whole quanta, and takes what is more than those hold for unknown.
+    // The engine counts in whole quanta, and treats what exceeds them as unknown.
     Some(dollars / 1e6).filter(|dollars| Quanta::from_f64(*dollars).is_some())
 }
 
-/// The shipped price of a model, found by its name also without the provider before it, and without the version, the date or
+/// The shipped price of a model, found by its name, also without the provider before it, and without the version, the date or
 /// `latest` after it.
 pub(super) fn shipped(model: &str) -> Option<Price> {
     let lower = model.to_ascii_lowercase();
@@ -85,7 +85,7 @@ fn price_of_line(line: &str) -> Option<Price> {
     })
 }
 
-/// The name without `-YYYY-MM-DD` at its end.
+/// The name without a trailing `-YYYY-MM-DD`.
 fn without_day(name: &str) -> String {
     let parts: Vec<&str> = name.rsplitn(4, '-').collect();
     let is_number = |text: &str, digits: usize| {

@@ -1,4 +1,4 @@
-//! Runs: attempts at tasks, put together from the traces of an agent and from reports about them.
+//! Runs: attempts at tasks, assembled from the traces of an agent and from reports about them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ struct Run<'s> {
     perturbation: Option<(Timestamp, Arc<str>)>,
 }
 
-/// The runs of an agent, as the scores over runs take them.
+/// The runs of an agent, in the form for scores over runs.
 pub(super) fn runs(
     agent: &AgentName,
     sessions: &[Session],
@@ -87,7 +87,7 @@ pub(super) fn runs(
     made.unzip()
 }
 
-/// The reports about a trace that count for its run; those of its session count for names of which the trace has no report.
+/// The reports about a trace that count for its run; those of its session count for names without a report about the trace.
 fn told(scored: &Scored, of_session: &[Report]) -> Vec<Report> {
     let about = |report: &&Report| {
         let name = &*report.name;
@@ -106,7 +106,7 @@ fn told(scored: &Scored, of_session: &[Report]) -> Vec<Report> {
     own.into_iter().chain(others).collect()
 }
 
-/// The agent and the key of the run that a trace is part of, by which reports name it; `None` if the trace names no task.
+/// The agent and the key of the run of a trace, by which reports name it; `None` if the trace names no task.
 pub(super) fn named(trace: &Trace) -> Option<(AgentName, Key)> {
     let key = key(trace);
     key.0.is_some().then(|| (trace.agent.clone(), key))

@@ -1,4 +1,4 @@
-//! Risks and scores of a list of traces, as PandaProbe's session metrics define them.
+//! Risks and scores of a list of traces, as defined by PandaProbe's session metrics.
 //!
 //! ```text
 //! risk_i      = w_i * (1 - s_i)                  for every signal that is present and weighted
@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-/// The signal that consistency builds on.
+/// The signal that consistency is based on.
 const CONFIDENCE: &str = "confidence";
 
 /// The other signals of the documents, in their order.
@@ -26,7 +26,7 @@ pub struct TraceScore {
     pub risks: BTreeMap<String, f64>,
     /// The greatest weighted risk; `None` without any signal.
     pub risk: Option<f64>,
-    /// The sum of the weighted risks but that of confidence; `None` without a confidence.
+    /// The sum of the weighted risks except that of confidence; `None` without a confidence.
     pub penalty: Option<f64>,
     /// The weighted uncertainty; `None` without a confidence.
     pub uncertainty: Option<f64>,

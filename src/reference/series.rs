@@ -1,4 +1,4 @@
-//! Which agents, and which spans that never came, have calls that are a series apart from others.
+//! Which agents, and which spans that never arrived, have calls that form a separate series.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use super::names::name_of;
 use super::tree::Tree;
 use crate::engine::span::{Operation, SpanId, Timestamp};
 
-/// By place, what stands for the series of the calls below an agent, where that is not the series around the agent.
+/// The representative of the series of the calls below an agent, by index, if that is not the series around the agent.
 ///
-/// Of agents that one call or agent began, those of a name of which any lasted while another of them did are apart: alone, if it lasted
-/// while one of the same name and library did, else with the others of its name that got the same input. Where none did and all have one name,
-/// those are apart whose input is not that of the first.
+/// Agents that one call or agent started are separate if any agent of their name overlapped another of them in time: alone, if the
+/// agent overlapped one of the same name and library, else with the others of its name that got the same input. If none of a name
+/// overlapped another and all have one name, those are separate whose input differs from that of the first.
 pub(super) fn of_agents(
     tree: &Tree,
     told_by: &dyn Fn(usize) -> Option<usize>,
@@ -56,7 +56,7 @@ pub(super) fn of_agents(
     series
 }
 
-/// By id, a number for each span that never came, if it must have lasted while another such one did.
+/// A number for each span that never arrived, by id, if it must have overlapped another such span.
 pub(super) fn of_absent(tree: &Tree) -> BTreeMap<SpanId, usize> {
     let mut lasted: BTreeMap<SpanId, (Timestamp, Timestamp)> = BTreeMap::new();
     for span in tree.own() {

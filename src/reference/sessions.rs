@@ -22,11 +22,11 @@ pub(super) struct Session {
     /// Signals of the session as a whole.
     pub(super) signals: BTreeMap<String, Signal>,
     pub(super) reports: Vec<Report>,
-    /// By (start, id).
+    /// Its traces, by (start, id).
     pub(super) traces: Vec<Scored>,
     /// Its scores without the judge's answers.
     pub(super) scores: Scores,
-    /// Its scores over the traces that were judged, by all of their signals.
+    /// Its scores over the judged traces, by all of their signals.
     pub(super) judged: Scores,
     pub(super) reliability: Option<f64>,
     pub(super) consistency: Option<f64>,
@@ -45,7 +45,7 @@ pub(super) struct Scored {
 pub(super) struct Entry {
     pub(super) found: Found,
     pub(super) traces: Vec<TraceId>,
-    /// The places of its first and last call, if it is within a trace that is no part of a chain.
+    /// The indices of its first and last call, if it is within a trace that is no part of a chain.
     pub(super) places: Option<(u64, u64)>,
 }
 
@@ -79,8 +79,8 @@ pub(super) fn sessions(
     sessions.collect()
 }
 
-/// The reported outcome of each trace: that of the session counts for its last trace, that of a run for the last trace of the run in the
-/// session; if a trace has both, the worse counts.
+/// The reported outcome of each trace: that of the session counts for its last trace, that of a run for the last trace of the run
+/// in the session; if a trace has both, the worse counts.
 fn outcomes(traces: &[Trace], of_session: &[Report], all: &[Report]) -> Vec<Option<bool>> {
     let at = |at: usize| {
         let last = at + 1 == traces.len();
@@ -148,7 +148,7 @@ fn of_reports(reports: &[Report]) -> BTreeMap<String, Signal> {
     .collect()
 }
 
-/// The loops that end in each trace, and the worst severity of the loops that it is part of, if more than names is known of them.
+/// The loops that end in each trace, and the worst severity of the loops that it is part of, except loops known by names alone.
 /// Traces that continue one another without new input are searched as one.
 fn loops_of(traces: &[Trace], options: &EngineOptions) -> Vec<(Vec<Entry>, Option<Severity>)> {
     let mut linked: Vec<(Vec<Entry>, Option<Severity>)> = vec![(Vec::new(), None); traces.len()];
@@ -166,12 +166,12 @@ fn loops_of(traces: &[Trace], options: &EngineOptions) -> Vec<(Vec<Entry>, Optio
     linked
 }
 
-/// Whether a loop affects scores: one that is known by names alone does not.
+/// Whether a loop affects scores: a loop known by names alone does not.
 pub(super) fn weighs(entry: &Entry) -> bool {
     entry.found.evidence != Evidence::Names
 }
 
-/// The chains of traces that continue one another, as places of at most `most` traces each.
+/// The chains of traces that continue one another, as indices of at most `most` traces each.
 fn chains(traces: &[Trace], most: usize) -> Vec<Vec<usize>> {
     let goes_on = |at: usize| {
         let continues = match traces[at].begun {
@@ -193,8 +193,8 @@ fn chains(traces: &[Trace], most: usize) -> Vec<Vec<usize>> {
     chains
 }
 
-/// Whether a trace began when the one before it was over: to a millisecond, if it began in whole milliseconds; or to a second, if they
-/// have no more than half of the time of either in common.
+/// Whether a trace began when the previous one was over: to a millisecond, if it began in whole milliseconds; or to a second, if
+/// they overlap for at most half of the time of either.
 fn begins_after(before: &Trace, after: &Trace) -> bool {
     let end = before.end.max(before.start);
     let common = end.saturating_sub(after.start);
@@ -212,7 +212,7 @@ fn own_loops(trace: &Trace, at: usize) -> Vec<(usize, usize, Entry)> {
     trace.loops.iter().map(entry).collect()
 }
 
-/// The loops of a chain, with the places of the traces in which they begin and end. The result of a call may be in a later trace.
+/// The loops of a chain, with the indices of the traces in which they begin and end. The result of a call may be in a later trace.
 fn chained(
     traces: &[Trace],
     chain: &[usize],
@@ -262,7 +262,7 @@ fn chained(
         .collect()
 }
 
-/// The loop that an output makes which repeats an earlier one.
+/// The loop of an output that repeats an earlier one.
 fn output_repeat(
     trace: &Trace,
     earlier: &[Trace],

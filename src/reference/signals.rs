@@ -34,15 +34,15 @@ pub(super) struct Worth {
     pub(super) is_judged: bool,
     /// The computed confidence, if the judge's is used in its place.
     pub(super) computed_confidence: Option<f64>,
-    /// How much the output differs from those before it, in `[0,1]`.
+    /// How much the output differs from the previous ones, in `[0,1]`.
     pub(super) novelty: Option<f64>,
 }
 
-/// The place of a trace in its session.
+/// The context of a trace in its session.
 pub(super) struct Place<'t> {
     /// The traces before it, oldest first.
     pub(super) earlier: &'t [Trace],
-    /// The worst severity of the loops of tool calls that it is part of, if they are known by more than names.
+    /// The worst severity of the loops of tool calls that it is part of, except loops known by names alone.
     pub(super) loops: Option<Severity>,
     /// The reported outcome of the session and of its run, if it is the last trace of that.
     pub(super) outcome: Option<bool>,
@@ -79,7 +79,7 @@ pub(super) fn worth(trace: &Trace, place: &Place<'_>, options: &SessionOptions) 
     weighed(trace, signals, novelty, options)
 }
 
-/// The weights in force: the configured ones over the defaults; in the documents' profile those of its four signals alone.
+/// The weights in force: the configured ones over the defaults; in the documents' profile only those of its four signals.
 pub(super) fn weights(options: &SessionOptions) -> BTreeMap<String, f64> {
     let mut weights = SessionOptions::default().signal_weights;
     weights.extend(options.signal_weights.clone());
@@ -99,7 +99,7 @@ pub(super) fn succeeds(report: &Report) -> bool {
     report.success.unwrap_or_else(|| quanta(report.score.0) >= 1.0)
 }
 
-/// The score to believe among those of these names: of the source that ranks highest, then the latest, then the greatest.
+/// The score to believe among those with these names: of the highest-ranking source, then the latest, then the greatest.
 pub(super) fn believed<'r>(
     reports: &'r [Report],
     names: &[&str],
@@ -117,7 +117,7 @@ pub(super) fn quanta(steps: i64) -> f64 {
     steps as f64 / 1e12
 }
 
-/// One minus the greatest likeness to an output of the three traces before; 1 for a first trace, and `None` where there is nothing
+/// One minus the greatest likeness to an output of the three previous traces; 1 for a first trace, and `None` if there is nothing
 /// to compare.
 fn novelty(trace: &Trace, earlier: &[Trace]) -> Option<f64> {
     if earlier.is_empty() {
@@ -130,7 +130,7 @@ fn novelty(trace: &Trace, earlier: &[Trace]) -> Option<f64> {
     Some((1.0 - likest).clamp(0.0, 1.0))
 }
 
-/// The one of the three traces before whose output is most alike; of equals the newest.
+/// The one of the three previous traces with the most similar output; of equals the newest.
 pub(super) fn repeated<'t>(trace: &Trace, earlier: &'t [Trace]) -> Option<&'t Trace> {
     let window = &earlier[earlier.len().saturating_sub(WINDOW)..];
     let alike = |before: &&Trace| match (&before.digest, &trace.digest) {
@@ -146,7 +146,7 @@ fn confidence(trace: &Trace) -> Option<f64> {
     (trace.steps > 0).then(|| useful as f64 / trace.steps as f64)
 }
 
-/// The share of tool calls that did not fail, among those that tell, in a trace that did not end in error.
+/// The share of tool calls that did not fail, among those with a known outcome, in a trace that did not end in error.
 fn tool_success(trace: &Trace) -> Option<f64> {
     let told: Vec<bool> = trace.calls.iter().filter_map(|call| call.failed).collect();
     let failed = told.iter().filter(|failed| **failed).count();
@@ -161,8 +161,8 @@ fn tool_loop(worst: Option<Severity>) -> f64 {
     }
 }
 
-/// The outcome that was reported of the trace, or that it states, and that of the session if it is the last trace: the worse of both;
-/// else the judge's.
+/// The outcome that was reported for the trace, or that it states, and that of the session if it is the last trace: the worse of
+/// both; else the judge's.
 fn outcome(trace: &Trace, of_session: Option<bool>) -> Option<Signal> {
     let said = trace.attempt.as_ref().and_then(|attempt| attempt.success);
     let own = reported_outcome(&trace.reports).or(said);

@@ -1,11 +1,11 @@
-//! Outputs: their tokens, their hashed vectors, and the likeness of two of them.
+//! Outputs: their tokens, their hashed vectors, and the likeness of two outputs.
 
 use std::collections::BTreeSet;
 
 use unicode_general_category::{GeneralCategory, get_general_category};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Words that do not tell what a text is about.
+/// Words that do not show what a text is about.
 const STOP_WORDS: &str = "a above after all an and any are as at be been before being below both but by can could did \
     do does during each either every few for from had has have in into is it its may might more most neither no nor \
     not of on only or other own same shall should so some such than the through to too very was were will with would yet";
@@ -13,7 +13,7 @@ const STOP_WORDS: &str = "a above after all an and any are as at be been before 
 /// Dimensions of a hashed vector.
 const DIMENSIONS: u64 = 256;
 
-/// The digest by which an output is compared.
+/// The digest for comparing an output.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Digest {
     tokens: BTreeSet<String>,

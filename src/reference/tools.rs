@@ -19,7 +19,7 @@ pub(super) struct Call {
     pub(super) arguments: Option<Arguments>,
     /// The hash of its result, if it is known.
     pub(super) result: Option<u64>,
-    /// Whether it failed; `None` if the wire does not tell.
+    /// Whether it failed; `None` if the wire does not say.
     pub(super) failed: Option<bool>,
     /// The kind of error, if it failed.
     pub(super) error_type: Option<Arc<str>>,
@@ -29,7 +29,7 @@ pub(super) struct Call {
     pub(super) is_timed: bool,
     pub(super) id: Option<IdHash>,
     pub(super) span_id: SpanId,
-    /// The trace, and in it what stands for the series that it is of.
+    /// The trace, and the representative of the call's series in it.
     pub(super) within: Option<(usize, usize)>,
 }
 
@@ -37,10 +37,10 @@ pub(super) struct Call {
 struct ToolSpan {
     span: Span,
     at: usize,
-    /// The places of all spans that tell it.
+    /// The indices of all spans of the call.
     places: Vec<usize>,
     recorded: bool,
-    /// The scopes of the libraries that told it.
+    /// The scopes of the libraries that recorded it.
     told_by: Vec<u64>,
 }
 
@@ -92,7 +92,7 @@ pub(super) fn calls(tree: &Tree, models: &[ModelCall], logs: &[Log]) -> Vec<Call
     told.iter().map(call).collect()
 }
 
-/// What calls may be made within.
+/// The spans that calls may be made within.
 struct Around<'t> {
     tree: &'t Tree,
     told_by: &'t dyn Fn(usize) -> Option<usize>,
@@ -106,8 +106,8 @@ impl<'t> Around<'t> {
         Self { tree, told_by, agents, absent: series::of_absent(tree) }
     }
 
-    /// What stands for the series of the call at this place: the call or the agent that it was made within, the nearest first; else the
-    /// span that never came and that all of this hangs from.
+    /// The representative of the series of the call at this index: the nearest call or agent that it was made within; else the span
+    /// that never arrived and is the ancestor of all of this.
     fn of(&self, at: usize) -> Option<(usize, usize)> {
         let around = |above: &usize| {
             let call = (self.told_by)(*above).filter(|call| *call != at);
@@ -146,14 +146,14 @@ pub(super) fn called(model: &ModelCall, logs: &[Log]) -> Vec<ToolFacts> {
     once
 }
 
-/// The results of tool calls that models were given; the last result of a call counts.
+/// The results of tool calls that models received; the last result of a call counts.
 pub(super) fn results(models: &[ModelCall], logs: &[Log]) -> Vec<ToolResult> {
     let own = models.iter().flat_map(|model| model.facts().tool_results);
     own.chain(logs.iter().flat_map(|log| log.tool_results.clone())).collect()
 }
 
-/// The place of each model call with calls without an id, and their results: what the agent's next model call was given without an id, if
-/// there are as many.
+/// The index of each model call with calls without an id, and their results: the results without an id that the agent's next model
+/// call received, if their number is the same.
 fn answers_in_order(
     tree: &Tree,
     models: &[ModelCall],
@@ -186,7 +186,7 @@ fn answers_in_order(
     answers
 }
 
-/// The calls in models' output; the span of that name that ran next gives the times of a call, and whether it failed.
+/// The calls in models' output; the next span with that name gives the times of a call, and whether it failed.
 fn of_models(
     tree: &Tree,
     asked: Vec<(&ModelCall, ToolFacts)>,
@@ -203,7 +203,7 @@ fn of_models(
         });
         let ran = ran.map(|at| functions.remove(at));
         let ran = ran.filter(|ran| !is_interrupted(ran));
-        // What nobody has seen run before the agent began to wait for a person runs later.
+        // A call that nothing recorded as run before the agent began to wait for a person runs later.
         if ran.is_none() && result.is_none() && tree.own().any(is_interrupted) {
             return None;
         }
@@ -229,8 +229,8 @@ fn of_models(
     calls
 }
 
-/// Whether nothing tells what became of what this model call asked for: no model call comes later and nothing begins when it is over. A
-/// model call that is the root is one of a chain of traces, and the next trace goes on with it.
+/// Whether the results of the calls in this model's output are unknown: no model call comes later and nothing begins when it is
+/// over. A model call that is the root belongs to a chain of traces, and the next trace continues it.
 fn is_left_open(tree: &Tree, models: &[ModelCall], model: &ModelCall) -> bool {
     let goes_on =
         tree.own().any(|span| span.start >= model.span.end && span.span_id != model.span.span_id);
@@ -239,7 +239,7 @@ fn is_left_open(tree: &Tree, models: &[ModelCall], model: &ModelCall) -> bool {
 }
 
 fn call_of(tool: &ToolFacts, span: &Span, failed: bool) -> Call {
-    // Whether the span is of a record that tells only that the call began.
+    // Whether the span comes from a record that only says that the call began.
     let begun = is_record(span) && span.status == Status::Unset && !span.failed;
     Call {
         name: tool.name.clone(),
@@ -277,7 +277,7 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
         if span.operation != Operation::ExecuteTool || is_interrupted(span) {
             continue;
         }
-        // A call that a person refused, by any of its spans and records, is none.
+        // A call that a person refused, according to any of its spans and records, does not count.
         let id = |span: &Span| span.tool.as_ref().and_then(|tool| tool.call_id);
         let no = |span: &Span| span.remarks.as_ref().is_some_and(|remarks| remarks.refused);
         let own = |other: &Span| id(other).is_some() && id(other) == id(span);
@@ -288,7 +288,7 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
         }
         let tool = span.tool.clone().unwrap_or_default();
         if tool.phantom {
-            // Where both a call and its execution have spans, the span of the execution is the one that fails.
+            // If both a call and its execution have spans, the span of the execution is the one that fails.
             let above = tree.above(at).first();
             let call = calls.iter_mut().find(|call| Some(&call.at) == above);
             call.into_iter().for_each(|call| fail_with(&mut call.span, span));
@@ -337,8 +337,8 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
     calls
 }
 
-/// The name of the call that a span at a place serves: of the outermost one above, below no other agent or model, of another library and
-/// of a name that ends with this one.
+/// The name of the call that a span serves: of the outermost span above, below no other agent or model, of another library and with
+/// a name that ends with this one.
 fn served_call(tree: &Tree, at: usize, name: &Option<Arc<str>>) -> Option<Arc<str>> {
     let name = name.as_ref()?;
     let above = tree.above(at).iter().map(|above| &tree.spans[*above]);
@@ -351,7 +351,8 @@ fn served_call(tree: &Tree, at: usize, name: &Option<Arc<str>>) -> Option<Arc<st
     names.filter(|call| is_prefixed(call, name)).last()
 }
 
-/// Whether a tool's name is another one after a prefix and a mark; marks differ, as not all may be in the name of a tool.
+/// Whether a tool's name is another one after a prefix and a separator; separators differ, as not every character is allowed in the
+/// name of a tool.
 fn is_prefixed(long: &str, short: &str) -> bool {
     let plain = |name: &str| {
         let mark = |c: char| if c.is_ascii() && !c.is_ascii_alphanumeric() { '_' } else { c };
@@ -369,14 +370,14 @@ pub(super) fn error_type(span: &Span) -> Option<Arc<str>> {
     span.remarks.as_ref()?.error_type.clone()
 }
 
-/// Fails if a part of the call has.
+/// Fails the call if a part of it has failed.
 fn fail_with(call: &mut Span, part: &Span) {
     call.failed |= part.failed;
     let told = error_type(call).or_else(|| error_type(part));
     call.remarks.get_or_insert_default().error_type = told;
 }
 
-/// Whether the span at a place is another library's of this call: of the same tool, at the same time, with the same values among its
+/// Whether a span is another library's record of this call: of the same tool, at the same time, with the same values among its
 /// arguments.
 fn is_told_twice(tree: &Tree, call: &ToolSpan, at: usize) -> bool {
     let span = &tree.spans[at];
@@ -406,7 +407,7 @@ fn is_told_twice(tree: &Tree, call: &ToolSpan, at: usize) -> bool {
         && overlay(&call.span, span)
 }
 
-/// Completes a call from another library's span of it: arguments with names are better than a value alone.
+/// Completes a call from another library's span of it: arguments with names are better than a single value.
 fn add(call: &mut ToolSpan, other: &Span) {
     call.told_by.push(other.scope);
     let span = &mut call.span;
@@ -426,8 +427,8 @@ fn add(call: &mut ToolSpan, other: &Span) {
     tool.result_hash = tool.result_hash.or(more.result_hash);
 }
 
-/// Completes a call from a record of it, or a recorded call from its span. A record has all of the arguments, and a span has
-/// the name that the model used.
+/// Completes a call from a record of it, or a recorded call from its span. A record has all of the arguments, and a span has the
+/// name that the model used.
 fn complete(call: &mut ToolSpan, other: &Span) {
     let is_told = is_record(other);
     if !call.recorded && !is_told {

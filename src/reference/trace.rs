@@ -44,7 +44,7 @@ pub(super) struct Trace {
     pub(super) digest: Option<Digest>,
     pub(super) calls: Vec<Call>,
     pub(super) loops: Vec<Found>,
-    /// The times at which the conversation was cut down to a summary.
+    /// The times at which the conversation was compacted to a summary.
     pub(super) compacted: Vec<u64>,
     pub(super) adjacent_repeats: usize,
     pub(super) steps: usize,
@@ -62,7 +62,7 @@ pub(super) struct Trace {
     pub(super) begun: TurnStart,
     /// Whether it ends in the middle of tool calls.
     pub(super) is_unfinished: bool,
-    /// Results of tool calls that models were given, for calls of earlier traces.
+    /// Results of tool calls that models received, for calls of earlier traces.
     pub(super) results: Vec<ToolResult>,
 }
 
@@ -140,14 +140,15 @@ pub(super) fn read(id: TraceId, parts: GatheredTrace, options: &EngineOptions) -
     })
 }
 
-/// The kind of error of a model call that a record says to have failed.
+/// The kind of error of a model call that failed according to a record.
 fn recorded_error(call: &ModelCall, logs: &[Log]) -> Option<Arc<str>> {
     let own = logs.iter().filter(|log| log.failed && log.span_id == Some(call.span.span_id));
     own.filter_map(|log| log.error_type.clone()).next()
 }
 
-/// Whether no root says how the trace ended, and a run that was called by no agent or tool failed after all work was begun: an agent's, or
-/// one that a library's outermost span is around. Or a step that is the root says that it went well, and such an agent failed last.
+/// Whether no root says how the trace ended, and a run that was called by no agent or tool failed after all work had begun: an
+/// agent's, or one inside a library's outermost span. Or the root is a step that says that it succeeded, and such an agent failed
+/// last.
 fn is_given_up(tree: &Tree) -> bool {
     let calls = [Operation::ExecuteTool, Operation::InvokeAgent];
     let work = |span: &&Span| span.operation == Operation::Chat || calls.contains(&span.operation);
@@ -167,7 +168,8 @@ fn is_given_up(tree: &Tree) -> bool {
         })
     };
     let root = tree.own_root();
-    // That a step or the making of an agent went well says nothing of the agents below, unless something went well after them.
+    // The success of a step, or of the creation of an agent, says nothing about the agents below, unless something succeeded after
+    // them.
     let is_step = root
         .is_some_and(|root| [Operation::Other, Operation::CreateAgent].contains(&root.operation));
     let is_failed_run = |at: usize| {
@@ -185,8 +187,8 @@ fn is_given_up(tree: &Tree) -> bool {
     })
 }
 
-/// Whether the root is no agent, and an agent that was called by no agent or tool failed at a conversation or a run of a task, while it was
-/// there for others as well, and never succeeded at it after that.
+/// Whether the root is no agent, and an agent that was called by no agent or tool failed at a conversation or a run of a task, also
+/// worked on others, and never succeeded at the failed one after that.
 fn loses_an_item(tree: &Tree) -> bool {
     let calls = [Operation::ExecuteTool, Operation::InvokeAgent];
     let agents: Vec<usize> = tree
@@ -220,8 +222,8 @@ fn loses_an_item(tree: &Tree) -> bool {
         && agents.iter().any(|at| is_lost(*at))
 }
 
-/// Whether a part of the run, and not of a tool's, says that the whole run failed with it, and no further run began after it and went
-/// well.
+/// Whether a part of the run, and not of a tool's, says that the whole run failed with it, and no further run began after it and
+/// succeeded.
 fn fails_by_a_part(tree: &Tree) -> bool {
     let is_fatal = |at: &&usize| {
         let remarks = tree.spans[**at].remarks.as_ref();
@@ -245,7 +247,7 @@ fn fails_by_a_part(tree: &Tree) -> bool {
     tree.behaviour().iter().filter(is_fatal).any(|at| !in_tool(at) && !run_again(at))
 }
 
-/// The use of each model call, and then of each total over several.
+/// The usage of each model call, and then of each total over several.
 fn spends(models: &[ModelCall], totals: &[Total], options: &EngineOptions) -> Vec<Spend> {
     let spans = models.iter().map(|call| &call.span).chain(totals.iter().map(|total| &total.span));
     let spend = |span: &Span| {
@@ -261,8 +263,8 @@ fn spends(models: &[ModelCall], totals: &[Total], options: &EngineOptions) -> Ve
     spans.map(spend).collect()
 }
 
-/// The sum of the known values, and the number of successful calls whose value is not known. A failed call without a
-/// value used nothing.
+/// The sum of the known values, and the number of successful calls without a known value. A failed call without a value used
+/// nothing.
 fn sum(
     models: &[ModelCall],
     totals: &[Total],
@@ -281,7 +283,7 @@ fn sum(
     (known.or(nothing), silent)
 }
 
-/// The number of successful calls whose cost is not known.
+/// The number of successful calls without a known cost.
 fn unpriced(models: &[ModelCall], totals: &[Total], spends: &[Spend]) -> usize {
     let priced: Vec<&Total> = totals
         .iter()
@@ -297,8 +299,8 @@ fn unpriced(models: &[ModelCall], totals: &[Total], spends: &[Spend]) -> usize {
     unknown.count()
 }
 
-/// The number of failed steps, and of tool calls that repeat an earlier call of their series with its result, unless their tool is allowed
-/// to; an attempt that was made again is no step.
+/// The number of failed steps, and of tool calls that repeat an earlier call of their series with its result, unless their tool may
+/// repeat; an attempt that was repeated is no step.
 fn wasted(tree: &Tree, models: &[ModelCall], calls: &[Call], options: &LoopOptions) -> usize {
     let same = |one: &Call, other: &Call| {
         one.within == other.within
@@ -324,8 +326,8 @@ fn wasted(tree: &Tree, models: &[ModelCall], calls: &[Call], options: &LoopOptio
     models.iter().filter(fails).count() + (0..calls.len()).filter(wasted).count()
 }
 
-/// Whether a call failed and was made again: the next call beside it began after its end, before any tool call, and went well or was made
-/// again.
+/// Whether a call failed and was repeated: the next call beside it began after its end, before any tool call, and succeeded or was
+/// repeated itself.
 fn is_made_again(call: &ModelCall, models: &[ModelCall], calls: &[Call]) -> bool {
     let later = |other: &&ModelCall| {
         other.span.parent == call.span.parent
@@ -341,8 +343,8 @@ fn is_made_again(call: &ModelCall, models: &[ModelCall], calls: &[Call]) -> bool
     is_after && !between && (!next.span.failed || is_made_again(next, models, calls))
 }
 
-/// The attempt: of each concept the first value from the outermost span inwards, evaluators included, then from resources;
-/// of documents and violations all values.
+/// The attempt: for each concept the first value from the outermost span inwards, evaluators included, then from resources; for
+/// documents and violations all values.
 fn attempt(tree: &Tree, logs: &[Log]) -> Option<Attempt> {
     let inwards: Vec<&Span> = tree.inwards().into_iter().map(|at| &tree.spans[at]).collect();
     let own = inwards.iter().filter_map(|span| span.attempt.as_deref());

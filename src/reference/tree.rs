@@ -4,24 +4,25 @@ use super::names::name_of;
 use super::price::shipped;
 use crate::engine::span::{Operation, RECORD_SCOPE, Span, SpanId};
 
-/// Most spans that are above another: of more the outermost ones.
+/// The most spans above another that count: of more, the outermost ones.
 const DEEPEST: usize = 256;
 
 /// The spans of a trace, in order of (start, end, id).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
     pub(super) spans: Vec<Span>,
-    // The places above each span, the nearest first; those of a cycle once each, and of one that is very deep the outermost.
+    // The indices of the spans above each span, the nearest first; those of a cycle once each, and the outermost of a very deep
+    // one.
     above: Vec<Vec<usize>>,
     behaviour: Vec<usize>,
-    // The places of requests and of their streamed answers.
+    // The indices of requests and of their streamed answers.
     pub(super) answers: Vec<(usize, usize)>,
 }
 
 impl Tree {
     pub(super) fn new(mut spans: Vec<Span>) -> Self {
         spans.sort_by_key(|span| (span.start, span.end, span.span_id));
-        // The model that was asked counts only where no price ships for the one that answered.
+        // The requested model counts only if no price ships for the one that answered.
         for model in spans.iter_mut().filter_map(|span| span.model.as_mut()) {
             let name = model.model.as_deref().filter(|_| model.requested.is_some());
             if name.is_none_or(|name| shipped(name).is_some()) {
@@ -49,7 +50,7 @@ impl Tree {
         Self { spans, above, behaviour, answers }
     }
 
-    /// The places above a span, the nearest first.
+    /// The indices of the spans above a span, the nearest first.
     pub(super) fn above(&self, at: usize) -> &[usize] {
         &self.above[at]
     }
@@ -59,7 +60,7 @@ impl Tree {
         self.above[at].iter().map(|above| &self.spans[*above])
     }
 
-    /// The places of the agent's own spans: without evaluators and the spans below them.
+    /// The indices of the agent's own spans: without evaluators and the spans below them.
     pub(super) fn behaviour(&self) -> &[usize] {
         &self.behaviour
     }
@@ -69,7 +70,7 @@ impl Tree {
         self.behaviour.iter().map(|at| &self.spans[*at])
     }
 
-    /// All places, from the outermost inwards.
+    /// All indices, from the outermost inwards.
     pub(super) fn inwards(&self) -> Vec<usize> {
         let mut inwards: Vec<usize> = (0..self.spans.len()).collect();
         inwards.sort_by_key(|at| {
@@ -90,7 +91,8 @@ impl Tree {
         self.own().find(|span| span.parent.is_none())
     }
 
-    /// Of several spans without a parent the one that tells how all ended: one of an agent with a name, else of an agent, else the earliest.
+    /// Among several spans without a parent the one that says how everything ended: one of an agent with a name, else of an agent,
+    /// else the earliest.
     pub(super) fn own_root(&self) -> Option<&Span> {
         let earliest = self.root()?;
         let agents: Vec<&Span> = self
@@ -102,10 +104,10 @@ impl Tree {
         if is_record(earliest) { Some(earliest) } else { agent.or(Some(earliest)) }
     }
 
-    /// Whether two libraries may have told one thing at two places: one of both hangs from what is above the other, or each has a branch
-    /// of its own below something that is above both. That may be a span which never came.
+    /// Whether two libraries may have recorded one event at two positions: one of both is below an ancestor of the other, or each
+    /// has its own branch below a common ancestor, which may be a span that never arrived.
     pub(super) fn told_apart(&self, one: usize, other: usize) -> bool {
-        // From the outside inwards: ids of what is above, beginning with a parent that never came.
+        // From the outside inwards: ids of the ancestors, beginning with a parent that never arrived.
         let line = |at: usize| {
             let mut line: Vec<SpanId> = self.ancestors(at).map(|above| above.span_id).collect();
             line.reverse();
@@ -131,7 +133,7 @@ impl Tree {
         self.spans.iter().find(|span| span.span_id == id)
     }
 
-    /// Whether an agent called a tool of which the span is a part.
+    /// Whether the span is part of a tool that an agent called.
     pub(super) fn is_called(&self, span: &Span) -> bool {
         let at = self.spans.iter().position(|other| other.span_id == span.span_id);
         let above: Vec<Operation> =
@@ -140,23 +142,23 @@ impl Tree {
         tool.is_some_and(|tool| above[tool..].contains(&Operation::InvokeAgent))
     }
 
-    /// Whether a record tells that somebody other than the turn's agent did what the span is of.
+    /// Whether a record says that the span's work was done by another than the turn's agent.
     pub(super) fn is_aside(&self, at: usize) -> bool {
         self.aside(at).is_some()
     }
 
-    /// The span by which a record tells that; `None` if it does not.
+    /// The span by which a record says that; `None` if none does.
     fn aside(&self, at: usize) -> Option<&Span> {
         self.ancestors(at).find(|above| is_record(above) && above.parent.is_some())
     }
 
-    /// Whether a record names who else did what the span is of.
+    /// Whether a record names who else did the span's work.
     pub(super) fn names_aside(&self, at: usize) -> bool {
         self.aside(at).is_some_and(|above| above.agent_name.is_some())
     }
 }
 
-/// Whether one of two spans lies within the time of the other, give or take a millisecond, or five of them if they have time in common.
+/// Whether one of two spans lies within the time of the other, give or take a millisecond, or five if they overlap.
 pub(super) fn overlay(one: &Span, other: &Span) -> bool {
     let common = one.end.0.min(other.end.0) > one.start.0.max(other.start.0);
     let give: u64 = if common { 5_000_000 } else { 1_000_000 };
@@ -171,8 +173,8 @@ pub(super) fn is_interrupted(span: &Span) -> bool {
     span.remarks.as_ref().is_some_and(|remarks| remarks.interrupted)
 }
 
-/// The places of requests and of their streamed answers: each answer is to the last request without one that the same library sent
-/// under the same span and that ended before the answer began.
+/// The indices of requests and of their streamed answers: each answer belongs to the last request without one that the same library
+/// sent under the same span and that ended before the answer began.
 fn answers(spans: &[Span], behaviour: &[usize]) -> Vec<(usize, usize)> {
     let mut answers: Vec<(usize, usize)> = Vec::new();
     let tells = |span: &Span| {
@@ -196,7 +198,7 @@ fn answers(spans: &[Span], behaviour: &[usize]) -> Vec<(usize, usize)> {
     answers
 }
 
-/// Whether a span is made of a log record.
+/// Whether a span was made from a log record.
 pub(super) fn is_record(span: &Span) -> bool {
     span.scope == RECORD_SCOPE
 }

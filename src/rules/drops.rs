@@ -1,8 +1,8 @@
 //! Alerts about agents that drop, stop or stall. The daemon decides, trace by trace; these rules read its state.
 //!
-//! Texts look up their details by `query` when they are sent, and the series are not joined with them: so an alert stays one alert
+//! Texts look up their details by `query` when they are sent, and the series are not joined with them. So an alert stays one alert
 //! while its level and its examples change, and fires without them, too. Several instances may have series of an agent while it
-//! moves from one to the other, hence `max by`.
+//! moves between them, hence `max by`.
 
 use super::{AGENT, Alert, Group, NAME, NAME_IF_KNOWN, Plan, Rule, looked_up};
 
@@ -11,15 +11,15 @@ pub(super) fn group(plan: &Plan) -> Group {
     Group { name: "agentgauge-drops", interval: "15s", rules }
 }
 
-/// The least silence of an agent in seconds from which an alert fires, and for how many seconds it fires: after that the agent is taken
-/// for retired.
+/// The least silence of an agent in seconds at which an alert fires, and for how many seconds it fires: after that the agent counts
+/// as retired.
 const LEAST_SILENCE: u32 = 600;
 const TOLD: u32 = 86_400;
 
-/// For how long a page stays while no daemon shows its drop: after as long without any, `AgentgaugeAbsent` fires.
+/// How long a page stays while no daemon exports its drop: after as long without any daemon, `AgentgaugeAbsent` fires.
 const HELD: &str = "5m";
 
-/// The longest time in seconds for which a daemon that has started waits before it says that an agent is silent.
+/// The longest time in seconds that a started daemon waits before it reports that an agent is silent.
 const MOST_PATIENCE: u32 = 3_600;
 
 /// Binds `$of` to the labels of the dropped stream, as a selector.
@@ -42,7 +42,7 @@ const SINCE: &str = "agentgauge_agent_drop_start_timestamp_seconds";
 
 fn dropped(plan: &Plan) -> Rule {
     let expr = state("agentgauge_agent_drop{severity=\"critical\"}");
-    // A daemon that restarts shows no drop for a moment, and a scrape may fail: the page would be over, and come again.
+    // A daemon that restarts exports no drop for a moment, and a scrape may fail: the page would end, and come again.
     let alert = Alert::new("AgentReliabilityDrop", "critical", expr).held(HELD);
     of_drop(plan, alert).into()
 }
@@ -72,7 +72,7 @@ fn worse(plan: &Plan) -> Rule {
 fn stopped() -> Rule {
     let last = "agentgauge_agent_last_trace_timestamp_seconds";
     let usual = format!("max by ({AGENT}) (agentgauge_agent_usual_gap_seconds)");
-    // After an outage of the daemon all agents were silent, as far as it knows: they have time to come back.
+    // After an outage of the daemon all agents seem silent: they get time to come back.
     let started = "on (job, instance) group_left () process_start_time_seconds";
     let expr = format!(
         "time() - max by ({AGENT}) ({last})\n\
@@ -160,7 +160,7 @@ fn of_drop(plan: &Plan, alert: Alert) -> Alert {
 
 const EXAMPLE: &str = "agentgauge_agent_drop_example{%s}";
 
-/// The text that tells the level before the drop and the level after it.
+/// The text with the level before the drop and the level after it.
 fn levels() -> String {
     let level = |word: &str, of: &str| {
         looked_up(

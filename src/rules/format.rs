@@ -1,4 +1,4 @@
-//! Writes rules for Prometheus itself and its operator, and objectives for tools that make rules of them.
+//! Writes rules for Prometheus itself and its operator, and objectives for tools that generate rules from them.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::slo::Objective;
 use super::{HEAD, Plan, RulesError, grown, line, number};
 use crate::config::Config;
 
-/// The tool that reads what is written.
+/// The tool that reads the output.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum RulesFormat {
     /// A file of rules.
@@ -14,9 +14,9 @@ pub enum RulesFormat {
     Prometheus,
     /// A `PrometheusRule` of the Prometheus Operator, with the same rules.
     Operator,
-    /// The objectives alone, for Sloth, which makes its own rules of them.
+    /// The objectives alone, for Sloth, which generates its own rules from them.
     Sloth,
-    /// The objectives alone, for Pyrra, which makes its own rules of them: one object for each.
+    /// The objectives alone, for Pyrra, which generates its own rules from them: one object for each.
     Pyrra,
 }
 
@@ -25,7 +25,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// Fails if a rule could never fire, or two objectives are of the same signal of the same agents.
+    /// Fails if a rule could never fire, or two objectives are for the same signal of the same agents.
     pub fn write(&self, format: RulesFormat, config: &Config) -> Result<String, RulesError> {
         match format {
             RulesFormat::Prometheus => self.render(config),
@@ -115,7 +115,7 @@ fn operator(rules: &str) -> String {
     text
 }
 
-/// The series of verdicts that an objective is about. The general one leaves out agents that have an objective of their own.
+/// The series of verdicts of an objective. The general one leaves out agents that have their own.
 fn series(plan: &Plan, objective: &Objective, verdict: &str) -> String {
     let mut matchers = format!("signal=\"{}\",verdict{verdict}", objective.signal());
     for other in plan.objectives.iter().filter(|other| other.signal() == objective.signal()) {
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(sloth.matches("  - name: ").count(), 3);
         assert_eq!(pyrra.matches("kind: ServiceLevelObjective").count(), 3);
         assert!(sloth.contains("objective: 99\n") && pyrra.contains("target: \"90\"\n"));
-        // The general objective is not that of the agent that has one of its own.
+        // The general objective does not apply to an agent that has its own.
         for of_support in
             ["gen_ai_agent_name!=\\\"support\\\"", "gen_ai_agent_name=\\\"support\\\""]
         {

@@ -1,4 +1,4 @@
-//! Loops, what they cost, and runs that go over a limit.
+//! Loops, their cost, and runs that exceed a limit.
 
 use super::{
     AGENT, Alert, BY_COST, Group, NAME, NAME_IF_KNOWN, Plan, Rule, grown, looked_up, number,
@@ -18,8 +18,8 @@ pub(super) fn group(plan: &Plan) -> Group {
     }
 }
 
-/// How many sessions loop of agents with a loop of this severity, and of none that is worse. It counts each session once: the series
-/// by kind have a session under each of its loops.
+/// The number of looping sessions of agents with a loop of this severity and none that is worse. It counts each session once: the
+/// series by kind count a session under each of its loops.
 fn looping(severity: &str, worse: Option<&str>) -> Rule {
     let have = |severity: &str| {
         format!(

@@ -20,7 +20,7 @@ use crate::runbook;
 /// The objectives, limits and addresses that the rules are fitted to.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Error budgets, one for each signal, and for each agent that has one of its own.
+    /// Error budgets, one for each signal, and for each agent that has its own.
     pub objectives: Vec<Objective>,
     /// How fast a budget may burn.
     pub burn: BurnRates,
@@ -30,7 +30,7 @@ pub struct Plan {
     pub loop_spend: f64,
     /// The address at which people reach the daemon, without a slash at the end.
     pub url: String,
-    /// The address of the runbook, if it is not the one that the daemon shows.
+    /// The address of the runbook, if it is not the daemon's.
     pub runbook_url: Option<String>,
 }
 
@@ -47,15 +47,15 @@ pub enum RulesError {
         objective: String,
         /// The rate.
         rate: f64,
-        /// The share of failing traces that it asks for.
+        /// The share of failing traces that it requires.
         percent: String,
         /// Rates that can be reached.
         proposal: String,
     },
-    /// Two objectives are of the same signal of the same agents.
+    /// Two objectives are for the same signal of the same agents.
     #[error("`--slo` has two objectives for `{of}`: leave one out")]
     Twice {
-        /// The signal, and the agent if it is of one.
+        /// The signal, and the agent if it is for one.
         of: String,
     },
     /// The series of an objective are not exported.
@@ -140,7 +140,7 @@ impl Plan {
         }
     }
 
-    /// The address of the part of the runbook about an alert.
+    /// The address of the runbook's section about an alert.
     fn runbook(&self, alert: &str) -> String {
         match &self.runbook_url {
             Some(url) => format!("{url}#{}", alert.to_lowercase()),
@@ -184,7 +184,7 @@ impl Plan {
     }
 }
 
-/// A group of rules that are evaluated in order, so that alerts see what was just recorded.
+/// A group of rules that are evaluated in order, so that alerts use the newly recorded series.
 struct Group {
     name: &'static str,
     interval: &'static str,
@@ -201,7 +201,7 @@ struct Alert {
     expr: String,
     /// How long the expression must hold before the alert fires.
     lasting: Option<&'static str>,
-    /// How long the alert fires on when the expression does not hold any more.
+    /// How long the alert keeps firing after the expression has ceased to hold.
     held: Option<&'static str>,
     labels: Vec<(&'static str, String)>,
     summary: String,
@@ -259,7 +259,7 @@ impl From<Alert> for Rule {
     }
 }
 
-/// The list of sessions that explains what an alert says of cost: the costliest first.
+/// The list of sessions that explains an alert about cost: the costliest first.
 const BY_COST: &str = "cost";
 
 /// The labels of an agent in alerts: all but the version, so that a new version is compared with the old ones.
@@ -276,11 +276,11 @@ const NAME_IF_KNOWN: &str = "{{ $labels.service_name }}/{{ with $labels.gen_ai_a
 const PLACE_IF_KNOWN: &str = "{{ with $labels.deployment_environment_name }}&environment={{ . | urlquery }}{{ end }}\
     {{ with $labels.tenant }}&tenant={{ . | urlquery }}{{ end }}";
 
-/// How much each series of an agent's counter has grown in a window, with what it began with there.
+/// The growth of each series of an agent's counter in a window, including its first value there.
 ///
-/// `increase` knows nothing of what a series has at its first sample: of a new version, or of the first traces that fail, that is all that
-/// came since the scrape before. A series is new if no instance had it in the minutes before the window, while its own process was scraped
-/// and had run for as long: after a restart, after a gap of Prometheus and where an agent moves between instances, nothing is new.
+/// `increase` ignores the first sample of a series: for a new version, or for the first traces that fail, that is everything since
+/// the previous scrape. A series is new if no instance had it in the minutes before the window, while its own process was scraped
+/// and had run for as long: after a restart, after a gap of Prometheus and if an agent moves between instances, nothing is new.
 fn grown(series: &str, own: &str, window: &str) -> String {
     const STARTED: &str = "process_start_time_seconds";
     let before = format!("{STARTED} offset {window}");
@@ -323,7 +323,7 @@ fn map(text: &mut String, name: &str, entries: &[(&'static str, String)]) {
     }
 }
 
-/// A number as PromQL and people write it, rounded to nine decimals.
+/// A number in the notation of PromQL and people, rounded to nine decimals.
 fn number(value: f64) -> String {
     let text = format!("{value:.9}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -361,7 +361,7 @@ mod tests {
         // 5 x 0.2 is every trace: more than every trace cannot fail.
         plan.objectives = vec!["reliability=0.8".parse().unwrap()];
         assert!(plan.render(&Config::default()).is_err());
-        // Nor can it of one agent alone.
+        // Nor can it for one agent alone.
         plan.objectives.insert(0, "reliability=0.95".parse().unwrap());
         plan.objectives[1] = "support:reliability=0.7".parse().unwrap();
         let error = plan.render(&Config::default()).unwrap_err().to_string();

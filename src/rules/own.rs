@@ -5,7 +5,7 @@ use crate::config::Config;
 
 /// An alert about the daemon.
 enum Row {
-    /// One that is the same for every configuration. Without `lasting` it fires at once.
+    /// An alert that is the same for every configuration. Without `lasting` it fires at once.
     Plain {
         name: &'static str,
         severity: &'static str,
@@ -14,7 +14,7 @@ enum Row {
         summary: &'static str,
         description: &'static str,
     },
-    /// One that is computed.
+    /// An alert that is computed.
     Fitted(fn(&Config) -> Rule),
 }
 
@@ -25,7 +25,7 @@ const ROWS: &[Row] = &[
         expr: "absent(agentgauge_build_info)",
         summary: "No agentgauge is scraped",
         description: "Agents are not watched: every other alert stays silent." },
-    // That it was an agentgauge is known by what it has shown before.
+    // Whether it was an agentgauge is known from what it exported before.
     Row::Plain { name: "AgentgaugeInstanceDown", severity: "critical", lasting: "5m",
         expr: "up == 0\nand on (job, instance) max_over_time(agentgauge_build_info[1d])",
         summary: "{{ $labels.instance }} cannot be scraped",
@@ -161,7 +161,7 @@ fn no_spans() -> Rule {
         });
         any.join("\nor\n")
     };
-    // Where instances share the work, it is enough that one of them receives something.
+    // In a cluster, it is enough that one of the instances receives something.
     let shared = "(agentgauge_kafka_ready or agentgauge_fleet_partitions_owned)";
     let expr = format!(
         "max by (job, instance) (agentgauge_build_info)\nunless on (job, instance)\n({each})\n\
@@ -200,12 +200,12 @@ fn late() -> Rule {
     )
 }
 
-/// The sum of what there is of spans and of log records: a daemon that has never met one kind does not have its series.
+/// The sum of the existing series of spans and of log records: a daemon that has never received one kind does not have its series.
 fn of_both(spans: &str, records: &str) -> String {
     format!("(\n{spans} + {records}\nor {spans}\nor {records}\n)")
 }
 
-/// An alert about a part of the spans and log records that come.
+/// An alert about a part of the incoming spans and log records.
 fn share(name: &'static str, part: &str, summary: &str, description: &str) -> Rule {
     let [spans, records] = ["spans", "log_records"].map(|what| {
         format!("sum by (job, instance) (rate(agentgauge_{what}_received_total[15m]))")
@@ -218,7 +218,7 @@ fn state(config: &Config) -> Rule {
     // Most bounds are per shard.
     let shards = usize::try_from(config.engine.shards).unwrap_or(1);
     let of_all = |bound: usize| bound.saturating_mul(shards);
-    // Instances of a fleet share the bounds, but for that of agents, which each partition has.
+    // Instances of a cluster share the bounds, except that of agents, which each partition has.
     let is_shared = config.fleet.enabled();
     let partitions = usize::try_from(config.fleet.partitions).unwrap_or(1);
     let agents = config.agents.max_agents.saturating_mul(if is_shared { partitions } else { 1 });
@@ -273,7 +273,7 @@ fn deliveries_fail() -> Rule {
 }
 
 fn judge_drifts() -> Rule {
-    // The label of the metric stays, as what to do depends on it.
+    // The label of the metric stays, as the action depends on it.
     let expr = format!("abs(agentgauge_judge_drift) > {DRIFTED}");
     Alert::new("AgentJudgeDrifts", "warning", expr)
         .lasting("5m")

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Source: Google, The Site Reliability Workbook, "Alerting on SLOs", 6. Departures: a guard on the number of traces, as agents
-//! have far fewer of them than services have requests; one alert for one cause; and rates that a budget cannot reach, where `rate *
+//! have far fewer traces than services have requests; one alert for one cause; and rates that a budget cannot reach, where `rate *
 //! budget >= 1`, are refused, as agents' objectives are lower than services'.
 
 use std::fmt::{self, Write};
@@ -23,15 +23,15 @@ use crate::export::prometheus::Detail;
 /// An objective: a share of traces that should pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Objective {
-    /// The name of its agent; `None`: all agents without an objective of their own.
+    /// The name of its agent; `None`: all agents without their own objective.
     agent: Option<String>,
     name: String,
     share: f64,
-    /// Its burn rates, if they are not the plan's.
+    /// Its burn rates, if they differ from the plan's.
     burn: Option<BurnRates>,
 }
 
-/// The burn rates over one hour and over six hours from which alerts fire, in budgets per period of the objective.
+/// The burn rates over one hour and over six hours at which alerts fire, in budgets per period of the objective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BurnRates {
     fast: f64,
@@ -107,12 +107,12 @@ impl Objective {
         Self { agent: Some(agent.to_owned()), name: RELIABILITY.to_owned(), share, burn: None }
     }
 
-    /// Whether both are of the same signal of the same agents.
+    /// Whether both are for the same signal of the same agents.
     pub fn is_of_the_same(&self, other: &Self) -> bool {
         self.agent == other.agent && self.signal() == other.signal()
     }
 
-    /// Its agent; `None`: all agents without an objective of their own.
+    /// Its agent; `None`: all agents without their own objective.
     pub(super) fn agent(&self) -> Option<&str> {
         self.agent.as_deref()
     }
@@ -122,8 +122,8 @@ impl Objective {
         self.share
     }
 
-    /// A name that tells it from other objectives: lower case, digits and hyphens. Of an agent whose name has more than these, it ends in a
-    /// hash of that.
+    /// A name that distinguishes it from other objectives: lower case, digits and hyphens. If the agent's name has other
+    /// characters, it ends in a hash of that name.
     pub(super) fn id(&self) -> String {
         let plain = |name: &str| {
             let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
@@ -140,7 +140,7 @@ impl Objective {
         format!("{}-{name}{lost}", plain(agent)).trim_matches('-').to_owned()
     }
 
-    /// The alert that its budget raises, whose runbook says what to do.
+    /// The alert of its budget, whose runbook says what to do.
     pub(super) fn alert(&self) -> &'static str {
         if self.name == RELIABILITY { FAST.of_reliability } else { FAST.of_signal }
     }
@@ -156,7 +156,7 @@ impl Objective {
 
     /// The share of failed traces at which the budget burns at this rate; fails if that is all traces or more.
     fn threshold(&self, rate: f64) -> Result<String, RulesError> {
-        // The threshold is compared as it is written, rounded: 10 times a budget of 0.1 is all traces.
+        // The threshold is compared in its written, rounded form: 10 times a budget of 0.1 is all traces.
         let threshold = number(rate * self.budget());
         if threshold.parse::<f64>().is_ok_and(|threshold| threshold < 1.0) {
             return Ok(threshold);
@@ -212,7 +212,7 @@ pub(super) fn group(plan: &Plan, config: &Config) -> Result<Group, RulesError> {
 }
 
 impl Plan {
-    /// Refuses two objectives of one signal of the same agents, and objectives whose series are not exported.
+    /// Refuses two objectives for one signal of the same agents, and objectives whose series are not exported.
     pub(super) fn check(&self, config: &Config) -> Result<(), RulesError> {
         for (at, objective) in self.objectives.iter().enumerate() {
             if objective.name != RELIABILITY && config.metrics.detail == Detail::Core {
@@ -263,7 +263,7 @@ const SLOW: Windows = Windows {
 
 fn bad(objective: &Objective, window: &str) -> Rule {
     let of = |verdict: &str| traces(objective, verdict, window);
-    // Without any verdict there is no ratio, as it would not be a number.
+    // Without any verdict there is no ratio, as it would be no number.
     let expr = format!("{}\n/\n({} > 0)", of("=\"fail\""), of("=~\"pass|fail\""));
     let record = format!("service_agent:agentgauge_trace_evaluations_bad:ratio_rate{window}");
     Rule::Record { record, expr, labels: labels(objective) }
@@ -302,7 +302,7 @@ fn burn(
     let mut expr = format!(
         "{bad}{long}{of} > {threshold}\nand\n{bad}{short}{of} > {threshold}\nand\n{evaluated}{long}{of} >= {least}"
     );
-    // Agents with an objective of their own are left out of the general one.
+    // Agents with their own objective are left out of the general one.
     let others = plan.objectives.iter().filter(|other| {
         objective.agent.is_none() && other.agent.is_some() && other.name == objective.name
     });
@@ -338,12 +338,12 @@ fn burn(
     Ok(alert.into())
 }
 
-/// A share as a percentage that people read.
+/// A share as a percentage for people.
 fn percent(share: f64) -> String {
     number((share * 1e6).round() / 1e4)
 }
 
-/// The smallest number of traces that is more than this share of `traces`.
+/// The smallest number of traces that exceeds this share of `traces`.
 fn fewest_over(share: f64, traces: u32) -> u32 {
     (0..=traces).find(|few| f64::from(*few) > share * f64::from(traces) + 1e-9).unwrap_or(traces)
 }

@@ -10,17 +10,17 @@ pub struct Budget {
     max: u64,
     log: AtomicU64,
     snapshots: AtomicU64,
-    // Of the snapshots, the newest one, and the one that is being written.
+    // Bytes of the snapshots, the newest one, and the one that is being written.
     newest: AtomicU64,
     unfinished: AtomicU64,
     evicted: AtomicU64,
     written: AtomicU64,
     finished: AtomicU64,
-    // Whether the session store asked for a snapshot, as one would make room.
+    // Whether the session store requested a snapshot to make room.
     pressed: AtomicBool,
-    // Whether a snapshot is being written that makes room on a full disk.
+    // Whether a snapshot is being written to make room on a full disk.
     rescuing: AtomicBool,
-    // The names of the files of evicted sessions that should be there.
+    // The names of the files of evicted sessions that should exist.
     in_use: Mutex<BTreeSet<String>>,
 }
 
@@ -47,7 +47,7 @@ impl Budget {
         self.log.load(Ordering::Relaxed)
     }
 
-    /// Bytes of all snapshots that are finished.
+    /// Bytes of all finished snapshots.
     pub fn snapshots(&self) -> u64 {
         self.snapshots.load(Ordering::Relaxed)
     }
@@ -73,9 +73,10 @@ impl Budget {
         self.log().saturating_add(self.snapshots()) > theirs / 2
     }
 
-    /// Whether `more` bytes of log are within the limit, beside the next snapshot, which is taken to be as large as the newest one.
+    /// Whether `more` bytes of log are within the limit, beside the next snapshot, which is assumed to be as large as the newest
+    /// one.
     pub fn has_room(&self, more: u64) -> bool {
-        // Where snapshots alone would take all, some log is allowed all the same: without any the store would be of no use.
+        // If snapshots alone would take everything, some log is allowed all the same: the store would be of no use without any.
         let is_little = self.log().saturating_add(more) <= self.max / LEAST_LOG;
         self.fits(more) || (is_little && self.taken().saturating_add(more) <= self.max)
     }
@@ -91,12 +92,12 @@ impl Budget {
         self.log().saturating_add(self.snapshots()).saturating_add(self.evicted())
     }
 
-    /// Whether another snapshot fits beside all that is there.
+    /// Whether another snapshot fits beside everything else.
     pub fn has_room_for_snapshot(&self) -> bool {
         self.taken().saturating_add(self.newest_or_guess()) <= self.max
     }
 
-    /// The bytes of the newest snapshot. Before there is one, the first is taken to be half as large as the log that it sums up.
+    /// The bytes of the newest snapshot. The first one is assumed to be half as large as the log that it replaces.
     fn newest_or_guess(&self) -> u64 {
         let newest = self.newest.load(Ordering::Relaxed);
         if newest > 0 { newest } else { self.log() / 2 }
@@ -107,7 +108,7 @@ impl Budget {
         self.evicted().saturating_add(more) <= self.max / 2 && self.fits(more)
     }
 
-    /// Whether evicted sessions take so much that files which are not needed should be removed.
+    /// Whether evicted sessions take so much that unneeded files should be removed.
     pub(super) fn is_full_of_evicted(&self) -> bool {
         self.evicted() > self.max / 4
     }
@@ -122,17 +123,17 @@ impl Budget {
         self.evicted.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Notes that a file of evicted sessions should be there.
+    /// Notes that a file of evicted sessions should exist.
     pub(super) fn use_evicted(&self, name: String) {
         self.in_use().insert(name);
     }
 
-    /// Notes that a file of evicted sessions was removed, as it was not needed.
+    /// Notes that a file of evicted sessions was removed because it was not needed.
     pub(super) fn unuse_evicted(&self, name: &str) {
         self.in_use().remove(name);
     }
 
-    /// The files of evicted sessions that should be there and are not, each once.
+    /// The missing files of evicted sessions, each once.
     pub(super) fn missing_evicted(&self, is_there: impl Fn(&str) -> bool) -> Vec<String> {
         self.in_use().extract_if(.., |name| !is_there(name)).collect()
     }
@@ -141,12 +142,12 @@ impl Budget {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a snapshot, as one would make room.
+    /// Requests a snapshot to make room.
     pub(super) fn press(&self) {
         self.pressed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a snapshot was asked for since the last call, to make room.
+    /// Whether a snapshot was requested since the last call, to make room.
     pub fn was_pressed(&self) -> bool {
         self.pressed.swap(false, Ordering::Relaxed)
     }
@@ -171,7 +172,7 @@ impl Budget {
         self.written.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Sets the bytes of the finished snapshots, from those of the newest one on.
+    /// Sets the bytes of the finished snapshots, the newest one first.
     pub(super) fn set_snapshots(&self, newest_first: impl IntoIterator<Item = u64>) {
         let mut sizes = newest_first.into_iter();
         let newest = sizes.next().unwrap_or(0);
@@ -184,19 +185,19 @@ impl Budget {
         self.unfinished.store(bytes, Ordering::Relaxed);
     }
 
-    /// Sets whether a snapshot is being written that makes room on a full disk: until then the log takes nothing, as it would take the room
-    /// that the snapshot needs.
+    /// Sets whether a snapshot is being written to make room on a full disk: until it is written the log accepts nothing, as that
+    /// would take the room that the snapshot needs.
     pub fn set_rescuing(&self, rescuing: bool) {
         self.rescuing.store(rescuing, Ordering::Relaxed);
     }
 
-    /// Whether a snapshot is being written that makes room on a full disk.
+    /// Whether a snapshot is being written to make room on a full disk.
     pub(super) fn is_rescuing(&self) -> bool {
         self.rescuing.load(Ordering::Relaxed)
     }
 }
 
-/// The divisor of the limit that gives the log that is allowed even where the next snapshot may then be over the limit.
+/// The limit divided by this is the size of a log that is allowed even if the next snapshot may then exceed the limit.
 const LEAST_LOG: u64 = 8;
 
 #[cfg(test)]

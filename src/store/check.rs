@@ -1,4 +1,4 @@
-//! Whether a start could use a directory, found out without a change to it.
+//! Checks whether a start could use a directory, without changing it.
 
 use std::fs;
 use std::io::{self, Read};
@@ -10,7 +10,7 @@ use super::log::{LOG_MAGIC, Segment};
 use super::record::{FILE_HEAD, Head, VERSION, read_head};
 use super::snapshot::{self, SNAPSHOT_MAGIC};
 
-/// Checks that a directory can be written to, or made if it is missing, and that this release reads the files that are in it.
+/// Checks that a directory can be written to, or created if it is missing, and that this release can read the files in it.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ pub fn check(directory: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The directory, or the nearest one above it that is there.
+/// The directory, or the nearest existing one above it.
 fn nearest(directory: &Path) -> io::Result<PathBuf> {
     for path in directory.ancestors() {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
@@ -56,7 +56,7 @@ fn nearest(directory: &Path) -> io::Result<PathBuf> {
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// Whether files can be made in a directory; where the system cannot be asked, a start finds out.
+/// Whether files can be created in a directory; if the system cannot tell, a start finds out.
 fn writable(directory: &Path) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {

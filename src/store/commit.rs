@@ -1,7 +1,7 @@
 //! Group commit: one thread writes, many wait.
 //!
-//! While a group is written and synced the next one piles up, so the more records wait, the more of them share one sync.
-//! Each record is answered when its group is safe. After a failed sync all records are refused, for good.
+//! While a group is written and synced the next one queues up, so the more records wait, the more of them share one sync. Each
+//! record is answered when its group is safe. After a failed sync all records are refused, for good.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
@@ -24,14 +24,14 @@ pub trait Watch: Send + Sync {
     /// Notes that a group of `records` was committed, as `bytes` of log, within `nanos`.
     fn committed(&self, records: u64, bytes: u64, nanos: u64);
 
-    /// Notes that somebody removed a file that was in use.
+    /// Notes that a file in use was removed by another process.
     fn missing(&self, name: &str);
 
     /// Notes that `records`, which would be `bytes` of log, were not appended.
     fn refused(&self, records: u64, bytes: u64, why: Refused);
 }
 
-/// A handle that appends records. Clones share the thread that writes, which ends with the last of them.
+/// A handle that appends records. Clones share the writing thread, which ends with the last of them.
 #[derive(Clone)]
 pub struct Committer {
     jobs: SyncSender<Job>,
@@ -39,7 +39,7 @@ pub struct Committer {
     stopped: watch::Receiver<bool>,
 }
 
-/// The ledger of which records have been applied; clones share it.
+/// The ledger of applied records; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger(Arc<Mutex<Open>>);
 
@@ -73,7 +73,7 @@ struct Writer {
 }
 
 impl Committer {
-    /// Starts the thread that writes. A group waits for `interval` before it is written.
+    /// Starts the writing thread. A group waits for `interval` before it is written.
     ///
     /// # Errors
     ///
@@ -99,15 +99,15 @@ impl Committer {
     ///
     /// # Errors
     ///
-    /// Fails if there is no room, too many records wait, or the store has stopped. Then the record is not in the log, or, if the
-    /// store has stopped, may be.
+    /// Fails if there is no room, too many records wait, or the store has stopped. Then the record is not in the log, except that
+    /// it may be if the store has stopped.
     pub async fn append(&self, record: Record) -> Result<Ticket, Refused> {
         let (reply, answer) = oneshot::channel();
         self.send(Job::Append { record, reply })?;
         answer.await.unwrap_or(Err(Refused::Stopped))
     }
 
-    /// Finds out whether the disk takes so many bytes, of which nothing stays.
+    /// Tests whether the disk accepts this many bytes, which are removed again.
     ///
     /// # Errors
     ///
@@ -118,11 +118,11 @@ impl Committer {
         answer.await.unwrap_or(Err(Refused::Stopped))
     }
 
-    /// Looks whether all files are there, among them the snapshot after record `last`; false if somebody removed one, so that only
-    /// a new snapshot has everything.
+    /// Checks that all files exist, among them the snapshot after record `last`; false if another process removed one, so that only
+    /// a new snapshot is complete.
     pub async fn is_whole(&self, last: u64) -> bool {
         let (reply, answer) = oneshot::channel();
-        // A thread that has ended, or is busy, does not look.
+        // A thread that has ended, or is busy, does not check.
         self.send(Job::Look { last, reply }).is_err() || answer.await.unwrap_or(true)
     }
 
@@ -145,14 +145,14 @@ impl Committer {
         let _ = released.await;
     }
 
-    /// The ledger of which records have been applied.
+    /// The ledger of applied records.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
     /// Waits until the log has stopped; nothing is appended after that.
     pub async fn stopped(&self) {
-        // An error means that the thread that writes is gone, which is as much.
+        // An error means that the writing thread has ended, which means the same.
         let _ = self.stopped.clone().wait_for(|stopped| *stopped).await;
     }
 }
@@ -175,7 +175,7 @@ impl Ticket {
         self.seq
     }
 
-    /// Notes that the record is applied, so that a snapshot that begins later has it. A record whose ticket is dropped instead
+    /// Notes that the record is applied, so that a snapshot that begins later includes it. A record whose ticket is dropped instead
     /// is replayed at the next start.
     pub fn applied(self) {
         self.ledger.open().unapplied.remove(&self.seq);
@@ -227,13 +227,13 @@ impl Writer {
     }
 
     fn is_whole(&mut self, last: u64) -> bool {
-        // A directory that cannot be read is looked at again.
+        // A directory that cannot be read is checked again.
         let missing = self.log.missing(last).unwrap_or_default();
         missing.iter().for_each(|name| self.watch.missing(name));
         missing.is_empty()
     }
 
-    /// Writes a group. One that cannot be written whole is tried record by record, so that one large record does not keep out
+    /// Writes a group. If it cannot be written as a whole, it is tried record by record, so that one large record does not keep out
     /// those that fit.
     fn commit(&mut self, group: Vec<(Record, oneshot::Sender<Answer>)>) {
         if group.is_empty() {
@@ -243,7 +243,7 @@ impl Writer {
         match self.append(&records) {
             Ok(first) => {
                 for (seq, reply) in (first..).zip(replies) {
-                    // If its sender has gone, the ticket is dropped, and the record is replayed at the next start.
+                    // If its sender has disconnected, the ticket is dropped, and the record is replayed at the next start.
                     let _ = reply.send(Ok(Ticket { seq, ledger: self.ledger.clone() }));
                 }
             }

@@ -1,6 +1,6 @@
 //! The file system as the store sees it: one flat directory of named files.
 //!
-//! Bytes that are written are safe once their file is synced; a name that is new, changed or removed, once the directory is.
+//! Written bytes are safe once their file is synced; a new, changed or removed name is safe once the directory is synced.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// A directory.
 pub trait Disk: Send + Sync {
-    /// Creates an empty file; it replaces a file of this name.
+    /// Creates an empty file; it replaces a file with this name.
     ///
     /// # Errors
     ///
@@ -22,11 +22,11 @@ pub trait Disk: Send + Sync {
     /// Fails if the system does, or there is no such file.
     fn open(&self, name: &str) -> io::Result<Box<dyn Read + Send>>;
 
-    /// Reads `bytes` bytes of a file from byte `at` on.
+    /// Reads `bytes` bytes of a file, from byte `at` on.
     ///
     /// # Errors
     ///
-    /// Fails if the system does, or the file does not have them.
+    /// Fails if the system does, or the file is shorter.
     fn read_at(&self, name: &str, at: u64, bytes: usize) -> io::Result<Vec<u8>>;
 
     /// Writes into a file from byte `at` on, which may be past its end; nothing is synced.
@@ -75,7 +75,7 @@ pub trait Disk: Send + Sync {
     fn path(&self, name: &str) -> PathBuf;
 }
 
-/// A file that is written to its end.
+/// A file that is appended to.
 pub trait DiskFile: Write + Send {
     /// Syncs the file, which makes what was written safe.
     ///
@@ -84,7 +84,7 @@ pub trait DiskFile: Write + Send {
     /// Fails if the system does; what was written since the last sync may then be lost, even if another sync succeeds.
     fn sync(&mut self) -> io::Result<()>;
 
-    /// Cuts the file to its first `bytes`, and goes on writing there.
+    /// Cuts the file to its first `bytes`, and continues there.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ pub trait DiskFile: Write + Send {
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// The directory at `path`, which is created if it is missing; then its name is safe.
+    /// The directory at `path`, which is created if it is missing; its name is then safe.
     ///
     /// # Errors
     ///
@@ -107,14 +107,14 @@ impl Folder {
         Ok(Self::there(path))
     }
 
-    /// The directory at `path`, which is there.
+    /// The existing directory at `path`.
     pub(super) fn there(path: &Path) -> Self {
         Self(path.to_owned())
     }
 }
 
-/// Creates a directory, and those above it, if they are missing; `sync` makes their names safe, which are in the directories above them.
-/// Otherwise a loss of power could take the directory with everything that is safe in it.
+/// Creates a directory, and those above it, if they are missing; `sync` makes their names safe, which are in the directories above
+/// them. Otherwise a loss of power could lose the directory with everything that is safe in it.
 fn make(path: &Path, mut sync: impl FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
     let named = path.ancestors().take_while(|path| !path.as_os_str().is_empty());
     let missing: Vec<&Path> = named.take_while(|path| !path.exists()).collect();
@@ -126,7 +126,7 @@ fn make(path: &Path, mut sync: impl FnMut(&Path) -> io::Result<()>) -> io::Resul
     missing.into_iter().try_for_each(|made| sync(above(made)))
 }
 
-/// The directory that a path is in.
+/// The parent directory of a path.
 fn above(path: &Path) -> &Path {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
     above.unwrap_or_else(|| Path::new("."))
@@ -137,7 +137,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
-/// Opens a file for writing, and creates it, if it is missing, for the owner alone.
+/// Opens a file for writing, and creates it if it is missing, readable only by the owner.
 pub(super) fn private(path: &Path, truncate: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(truncate);
@@ -179,7 +179,7 @@ impl Disk for Folder {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.0)? {
             let entry = entry?;
-            // A link stands for its file, as where it is opened; one to nothing, for nothing.
+            // A link stands for its file, as when it is opened; a dangling link stands for nothing.
             let Ok(metadata) = fs::metadata(entry.path()) else { continue };
             if let (true, Some(name)) = (metadata.is_file(), entry.file_name().to_str()) {
                 files.push((name.to_owned(), metadata.len()));

@@ -1,9 +1,9 @@
-//! The errors of the store; each says where it is, and what to do.
+//! The errors of the store; each names the place and what to do.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why the store cannot be opened, or cannot go on.
+/// Why the store cannot be opened or continued.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The directory cannot be used.
@@ -11,7 +11,7 @@ pub enum StoreError {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The system has no thread for the log.
@@ -28,11 +28,11 @@ pub enum StoreError {
     /// A file cannot be read or written.
     #[error("cannot {what} {} (below `store.directory`): {source}", path.display())]
     File {
-        /// What was to be done: `read`, `write`.
+        /// The attempted operation: `read`, `write`.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A file was written by a release with another format.
@@ -65,7 +65,7 @@ pub enum StoreError {
         /// The last one.
         last: u64,
     },
-    /// The marks of where the log ended are gone.
+    /// The marks of where the log ended are missing.
     #[error(
         "{} is missing or damaged: it tells whether the log ends where it should; restore the file, or set \
          `store.damaged_records = \"skip\"` to start without it",
@@ -75,7 +75,7 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
-    /// A section of a snapshot is whole, but cannot be read by this release.
+    /// A section of a snapshot is complete, but cannot be read by this release.
     #[error(
         "cannot restore `{section}` of the snapshot: {why}; set `store.directory` to another directory, or start the release that wrote it"
     )]
@@ -102,7 +102,7 @@ pub enum Refused {
     /// Too many records wait.
     #[error("too many records are waiting to be written")]
     Busy,
-    /// A sync failed, or the log has stopped; it takes no more records.
+    /// A sync failed, or the log has stopped; it accepts no more records.
     #[error("the store has stopped")]
     Stopped,
 }

@@ -1,4 +1,4 @@
-//! The lock that gives a directory to one process.
+//! The lock that reserves a directory for one process.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::error::StoreError;
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
-    // The directory itself, as somebody may remove the file; `None` where directories cannot be locked.
+    // The directory itself, as the file may be removed; `None` if directories cannot be locked.
     _directory: Option<File>,
 }
 
@@ -19,7 +19,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// Fails if another process has it, or it cannot be written to.
+    /// Fails if another process holds it, or the directory cannot be written to.
     pub fn take(directory: &Path) -> Result<Self, StoreError> {
         let path = directory.to_owned();
         let unusable = |source| StoreError::Directory { path: directory.to_owned(), source };
@@ -51,7 +51,7 @@ mod tests {
         let lock = Lock::take(folder.path()).unwrap();
         let error = Lock::take(folder.path()).unwrap_err().to_string();
         assert!(error.contains("`store.directory`") && error.contains("in use"), "{error}");
-        // Not even where the file is removed.
+        // Not even if the file is removed.
         std::fs::remove_file(folder.path().join(NAME)).unwrap();
         let error = Lock::take(folder.path()).unwrap_err().to_string();
         assert!(error.contains("in use"), "{error}");

@@ -1,7 +1,7 @@
 //! The log: segments that groups of records are appended to.
 //!
-//! A group is one write and, with `fsync`, one sync. A failed write is cut off again; after a failed sync it is not known what
-//! is on disk, so the log stops for good.
+//! A group is one write and, with `fsync`, one sync. A failed write is cut off again; after a failed sync it is unknown what is on
+//! disk, so the log stops for good.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -44,7 +44,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// The segment that a file of this name holds.
+    /// The segment in a file with this name.
     pub(super) fn of(name: &str, bytes: u64) -> Option<Self> {
         let (first, salt) = name.strip_prefix("log-")?.strip_suffix(".wal")?.split_once('-')?;
         let salt = u32::from_str_radix(salt, 16).ok()?;
@@ -88,8 +88,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Appends a group; returns the sequence number of its first record. If it fails, nothing of the group is in the
-    /// log, or the log has stopped.
+    /// Appends a group; returns the sequence number of its first record. If it fails, nothing of the group is in the log, or the
+    /// log has stopped.
     pub(crate) fn commit(&mut self, group: &[Record]) -> Result<u64, Refused> {
         if self.stopped {
             return Err(Refused::Stopped);
@@ -119,8 +119,8 @@ impl Log {
         Ok(first)
     }
 
-    /// Finds out whether the disk takes so many bytes, `MAX_PROBE_BYTES` at most. They are no record, and are cut off again; after a
-    /// crash before that, the next start cuts them off as the torn end of a write.
+    /// Tests whether the disk accepts this many bytes, `MAX_PROBE_BYTES` at most. They are no record, and are cut off again; after
+    /// a crash before that, the next start cuts them off as the torn end of a write.
     pub(crate) fn probe(&mut self, bytes: u64) -> Result<(), Refused> {
         if self.stopped {
             return Err(Refused::Stopped);
@@ -134,8 +134,9 @@ impl Log {
         if self.stopped { Err(Refused::Stopped) } else { Ok(()) }
     }
 
-    /// Looks for files that somebody removed, among them the snapshot after record `last`, and goes on without them; returns their
-    /// names. What the log has lost is lost until there is a new snapshot, and the sessions in a file of evicted ones are for good.
+    /// Finds files that were removed by others, among them the snapshot after record `last`, and continues without them; returns
+    /// their names. A lost part of the log is missing until there is a new snapshot; sessions in a lost file of evicted ones are
+    /// lost for good.
     pub(crate) fn missing(&mut self, last: u64) -> io::Result<Vec<String>> {
         let files: BTreeSet<String> = self.disk.list()?.into_iter().map(|(name, _)| name).collect();
         let is_there = |name: &str| files.contains(name);
@@ -157,17 +158,17 @@ impl Log {
         Ok(missing)
     }
 
-    /// The sequence number that the next record gets.
+    /// The sequence number of the next record.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Whether the log has stopped; then it takes no more records.
+    /// Whether the log has stopped; then it accepts no more records.
     pub(crate) fn has_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// Removes the segments that hold no record after `seq`; the one that is written to stays.
+    /// Removes the segments without a record after `seq`; the one that is written to stays.
     pub(crate) fn release(&mut self, seq: u64) -> io::Result<()> {
         while let (Some(first), Some(second)) = (self.segments.front(), self.segments.get(1)) {
             if second.first > seq.saturating_add(1) {
@@ -180,7 +181,7 @@ impl Log {
         self.disk.sync_names()
     }
 
-    /// Sees to a segment that takes what is written next.
+    /// Makes sure that a segment is open for the next write.
     fn make_ready(&mut self) -> Result<(), Refused> {
         let full = self.segments.back().is_none_or(|segment| {
             segment.bytes > FILE_HEAD as u64 && segment.bytes >= self.segment_bytes
@@ -192,7 +193,7 @@ impl Log {
         Ok(())
     }
 
-    /// Writes a group after the last one, whole or not at all.
+    /// Writes a group after the last one, completely or not at all.
     fn write(&mut self, group: &[Record]) -> Result<(), Refused> {
         let salt = self.segments.back().ok_or(Refused::Write)?.salt;
         self.group.clear();
@@ -215,7 +216,7 @@ impl Log {
         })
     }
 
-    /// Cuts off what was written after the last record: it must neither stay before the next one nor come back after a crash.
+    /// Cuts off what was written after the last record: it must neither stay before the next one nor reappear after a crash.
     fn take_back(&mut self) {
         if let Some((segment, file)) = self.segments.back().zip(self.file.as_mut()) {
             let taken_back = file.cut(segment.bytes).and_then(|()| file.sync());
@@ -271,7 +272,7 @@ impl Log {
 /// The first bytes of a segment's head.
 pub(super) const LOG_MAGIC: &[u8; 6] = b"AGSLOG";
 
-/// Bytes that a file system cannot store in fewer.
+/// Bytes that a file system cannot compress.
 fn noise() -> impl Iterator<Item = u8> {
     let next = |word: &u64| Some(word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1));
     successors(Some(1), next).flat_map(u64::to_be_bytes)

@@ -1,10 +1,10 @@
-//! Marks of how far the log has come, in a file beside it, which tell that records are missing at its end.
+//! Marks of the log's progress, in a file beside it, which reveal records that are missing at its end.
 //!
-//! A frame says which records before it were acknowledged, so damage in the middle of the log is found; the last frame has none
-//! after it. So after each group the number of its last record is written here, 12 bytes that are not synced: after a crash of the
-//! process all marks are there, after a crash of the machine some may be missing. A mark that is there is true: the record that it
-//! names was acknowledged. The first one is synced before the file has its name, and stays; so a log without any mark lost the file,
-//! and nothing tells whether it lost its end as well.
+//! A frame says which records before it were acknowledged, so damage in the middle of the log is found; no frame follows the last
+//! one. So after each group the number of its last record is written here, 12 bytes that are not synced: after a crash of the
+//! process all marks exist, after a crash of the machine some may be missing. An existing mark is true: the record that it names
+//! was acknowledged. The first one is synced before the file gets its name, and stays. So if a log has no mark, the file was lost,
+//! and whether the log lost its end as well is unknown.
 
 use std::io::{self, Read, Write};
 
@@ -12,14 +12,14 @@ use crc32c::crc32c;
 
 use super::disk::{Disk, DiskFile};
 
-/// The name of the file of marks, and its name until it has one.
+/// The name of the file of marks, and its name while it is created.
 pub(super) const MARKS: &str = "end.marks";
 const PART: &str = "end.marks.part";
 
 /// Bytes of one mark: the number of a record, and its checksum.
 const MARK_BYTES: usize = 12;
 
-/// Bytes of marks after which the file goes on after its first mark.
+/// Bytes of marks after which the file continues after its first mark.
 const MAX_BYTES: u64 = 4096;
 
 /// The file of marks, open for writing.
@@ -39,7 +39,7 @@ impl Marks {
         let mut file = disk.create(PART)?;
         file.write_all(&mark(last))?;
         file.sync()?;
-        // The new file is safe before it takes the place of the old one, and not one that an earlier crash left under its name.
+        // The new file is safe before it replaces the old one, and is not one that an earlier crash left under its name.
         disk.sync_names()?;
         disk.rename(PART, MARKS)?;
         disk.sync_names()?;
@@ -67,7 +67,7 @@ impl Marks {
     }
 }
 
-/// The last record that a mark says was acknowledged; `None` if there is no mark.
+/// The last record that was acknowledged according to a mark; `None` if there is no mark.
 pub(super) fn last(disk: &dyn Disk) -> Option<u64> {
     let mut bytes = Vec::new();
     disk.open(MARKS).and_then(|mut file| file.read_to_end(&mut bytes)).ok()?;

@@ -9,9 +9,9 @@
 //! lock                           held by the process that uses the directory
 //! ```
 //!
-//! A record is acknowledged when its group has been written and, with `fsync`, is on disk. Records that a crash cuts
-//! off were never acknowledged; recovery returns a prefix of the log that has every acknowledged one.
-//! The formats of the files are in [`record`] and [`snapshot`], and how damage is judged in [`recover`].
+//! A record is acknowledged when its group has been written and, with `fsync`, is on disk. Records that a crash cuts off were never
+//! acknowledged; recovery returns a prefix of the log with every acknowledged record. The formats of the files are in [`record`]
+//! and [`snapshot`], and the rules for damage in [`recover`].
 
 mod budget;
 mod check;
@@ -45,9 +45,9 @@ pub use snapshot::{KEPT, Section, Snapshot, SnapshotWriter, keep_newest};
 
 use self::log::Log;
 
-/// A recovered directory, and the log that goes on from there.
+/// A recovered directory, and the log that continues from there.
 pub struct Opened {
-    /// What was recovered; it is to be replayed before anything is appended.
+    /// What was recovered; it has to be replayed before anything is appended.
     pub recovery: Recovery,
     log: Log,
     budget: Arc<Budget>,
@@ -63,12 +63,12 @@ impl Opened {
     pub fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<Self, StoreError> {
         let mut recovery = Recovery::run(disk.as_ref(), options)?;
         let budget = Arc::new(Budget::new(options.max_bytes));
-        // This also removes what an unfinished snapshot takes.
+        // This also removes the files of an unfinished snapshot.
         budget.set_snapshots(snapshot::sizes(disk.as_ref())?);
         let open =
             |recovery: &_| Log::open(Arc::clone(&disk), options, recovery, Arc::clone(&budget));
         let log = match open(&recovery) {
-            // What the store itself has too much of may be all that the disk lacks.
+            // The disk may be full only because of the store's own unneeded files.
             Err(error) if error.is_full_disk() && recovery.make_room(disk.as_ref(), &budget)? => {
                 open(&recovery)?
             }
@@ -78,7 +78,7 @@ impl Opened {
         Ok(Self { recovery, log, budget, disk })
     }
 
-    /// The disk that the store is on.
+    /// The disk of the store.
     pub fn disk(&self) -> &Arc<dyn Disk> {
         &self.disk
     }
@@ -88,7 +88,7 @@ impl Opened {
         &self.budget
     }
 
-    /// The log, to be appended to.
+    /// The log, for appends.
     pub(crate) fn into_log(self) -> Log {
         self.log
     }

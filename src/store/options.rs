@@ -34,14 +34,14 @@ crate::engine::options! {
     }
 }
 
-/// What an acknowledgement means, beside that the request was applied.
+/// What an acknowledgement means, besides that the request was applied.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
     /// Nothing more: a restart forgets.
     #[default]
     Memory,
-    /// The system has it: it survives the end of the process, not of the machine.
+    /// The system has it: it survives the end of the process, but not of the machine.
     Flush,
     /// It is on disk.
     Fsync,
@@ -51,7 +51,7 @@ pub enum Durability {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DamagedRecords {
-    /// Do not start, and say where they are.
+    /// Do not start, and report where they are.
     #[default]
     Refuse,
     /// Leave them out, and count them.

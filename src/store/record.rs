@@ -12,10 +12,10 @@
 //!       44..    payload
 //! ```
 //!
-//! Numbers are little-endian. The CRCs of a frame start from the salt in the name of its file, so that the bytes of a frame
-//! that somebody sends in a request are not taken for one. `acknowledged` tells damage from a torn write: bytes that are no
-//! frame can be the torn end of a write that was never acknowledged, or acknowledged records that were damaged later. They
-//! are the latter if a whole frame after them has an `acknowledged` that reaches them.
+//! Numbers are little-endian. The CRCs of a frame start from the salt in the name of its file, so that the bytes of a frame in a
+//! client's request are not taken for one. `acknowledged` distinguishes damage from a torn write: bytes that are no frame can be
+//! the torn end of a write that was never acknowledged, or acknowledged records that were damaged later. They are the latter if a
+//! complete frame after them has an `acknowledged` that reaches them.
 
 use bytes::Bytes;
 use crc32c::{crc32c, crc32c_append};
@@ -43,15 +43,15 @@ pub enum Kind {
 /// One entry of the log.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Record {
-    /// When it arrived, by the time that timers go by.
+    /// When it arrived, by the time that drives timers.
     pub arrival: Timestamp,
-    /// What its payload is.
+    /// The kind of its payload.
     pub kind: Kind,
     /// The payload.
     pub payload: Bytes,
 }
 
-/// A frame that was found whole.
+/// A frame that was found complete.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Frame {
     pub(super) seq: u64,
@@ -119,7 +119,7 @@ impl Record {
     }
 }
 
-/// The frame at byte `at` and where it ends; `None` if there is no whole frame.
+/// The frame at byte `at` and where it ends; `None` if there is no complete frame.
 pub(super) fn frame(salt: u32, bytes: &Bytes, at: usize) -> Option<(Frame, usize)> {
     let head = bytes.get(at..at.checked_add(FRAME_HEAD)?)?;
     if &head[..4] != FRAME_MAGIC || crc32c_append(salt, &head[8..]) != u32_at(head, 4) {
@@ -139,7 +139,7 @@ pub(super) fn frame(salt: u32, bytes: &Bytes, at: usize) -> Option<(Frame, usize
     Some((Frame { seq: u64_at(head, 8), acknowledged: u64_at(head, 16), record }, end))
 }
 
-/// Where the next whole frame begins, at byte `at` or after it.
+/// Where the next complete frame begins, at byte `at` or after it.
 pub(super) fn next_frame(salt: u32, bytes: &Bytes, at: usize) -> Option<usize> {
     let rest = bytes.get(at..)?;
     let starts = rest.windows(FRAME_MAGIC.len()).enumerate();

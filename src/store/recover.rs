@@ -1,15 +1,16 @@
-//! Recovery at the start: the newest snapshot that is whole, and the records after it.
+//! Recovery at the start: the newest complete snapshot, and the records after it.
 //!
-//! Every record of the log is checked before any is replayed. Where bytes are no frame, or records are missing:
+//! Every record of the log is checked before any is replayed. If bytes are no frame, or records are missing:
 //!
-//! - If a later frame, or a mark of where the log ended, tells that the missing records were acknowledged, they are damaged:
-//!   this is an error that says where, or, with `damaged_records = "skip"`, a count.
+//! - If a later frame, or a mark of where the log ended, shows that the missing records were acknowledged, they are damaged: this
+//!   is an error that says where, or, with `damaged_records = "skip"`, a count.
 //! - If neither does, a crash interrupted the write. The records were never acknowledged, and are cut off.
 //!
-//! If all marks are gone, nothing tells one from the other at the end of the log: this is an error, or is counted, likewise.
+//! If all marks are missing, the two cases cannot be distinguished at the end of the log: this is an error, or is counted,
+//! likewise.
 //!
-//! Damage to records that the snapshot holds does not matter. Nothing is removed before what replaces it is safe, and
-//! every step can be done again, so a crash during recovery is a crash like any other.
+//! Damage to records that the snapshot includes does not matter. Nothing is removed before its replacement is safe, and every step
+//! can be repeated, so a crash during recovery is a crash like any other.
 
 use std::io::Read;
 
@@ -26,7 +27,7 @@ use super::snapshot::{self, Snapshot};
 
 /// A recovered directory: its snapshot, its log, and what was mended.
 pub struct Recovery {
-    /// The newest snapshot that is whole.
+    /// The newest complete snapshot.
     pub snapshot: Option<Snapshot>,
     /// The damage that was found.
     pub found: Found,
@@ -38,13 +39,13 @@ pub struct Recovery {
 /// Counts of the damage that recovery found.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Found {
-    /// Snapshots that were not whole; an older one was used, or the whole log.
+    /// Incomplete snapshots; an older one was used, or the whole log.
     pub bad_snapshots: u64,
     /// Bytes that were cut off at the end of the log; they were never acknowledged.
     pub cut_bytes: u64,
     /// Acknowledged records that could not be read and were left out.
     pub lost_records: u64,
-    /// 1 if the marks of where the log ended were gone: then records may be missing at its end.
+    /// 1 if the marks of where the log ended were missing: then records may be missing at its end.
     pub lost_marks: u64,
 }
 
@@ -56,7 +57,7 @@ pub struct Replay<'a> {
     at: Option<(Bytes, u32, usize)>,
 }
 
-/// Records that are missing where they should be.
+/// A gap of missing records.
 struct Gap {
     segment: usize,
     offset: usize,
@@ -69,13 +70,13 @@ struct Gap {
 struct Survey {
     gaps: Vec<Gap>,
     next: u64,
-    // The last record that was acknowledged, according to later frames, and according to these or the marks.
+    // The last acknowledged record, according to later frames, and according to these or the marks.
     vouched_by_frames: u64,
     vouched: u64,
 }
 
 impl Recovery {
-    /// Looks through the directory and mends the end of the log.
+    /// Surveys the directory and mends the end of the log.
     pub(super) fn run(disk: &dyn Disk, options: &StoreOptions) -> Result<Self, StoreError> {
         let mut bad = Vec::new();
         let snapshot = snapshot::newest(disk, &mut bad)?;
@@ -86,7 +87,8 @@ impl Recovery {
         let first = segments.partition_point(|segment| segment.first <= base.saturating_add(1));
         let old = first.saturating_sub(1);
         let mut survey = survey(disk, &segments[old..], base)?;
-        // Without syncs a crash of the machine may lose the end of the log, and nobody can restore it; this is counted, not refused.
+        // Without syncs a crash of the machine may lose the end of the log, and nobody can restore it; this is counted, not
+        // refused.
         let refuses = options.damaged_records == DamagedRecords::Refuse;
         let marked = mark::last(disk);
         if marked.is_none() && !(snapshot.is_none() && segments.is_empty()) {
@@ -117,7 +119,7 @@ impl Recovery {
             found.lost_records += last - gap.first + 1;
         }
         if let Some(last) = segments.last() {
-            // Synced here, as its end may be in the system's memory alone, and later frames will say that it was acknowledged.
+            // Synced here, as its end may be only in the system's memory, and later frames will say that it was acknowledged.
             let name = last.name();
             disk.truncate(&name, last.bytes).map_err(StoreError::write(disk.path(&name)))?;
         }
@@ -127,7 +129,7 @@ impl Recovery {
             let name = empty.name();
             disk.remove(&name).map_err(StoreError::write(disk.path(&name)))?;
         }
-        // What they held is in the snapshot and the log that are used, or counted as lost.
+        // Their content is in the snapshot and the log that are used, or counted as lost.
         snapshot::remove(disk, &bad)?;
         Ok(Self { snapshot, found, segments, base, next })
     }
@@ -149,7 +151,7 @@ impl Recovery {
         self.base
     }
 
-    /// Removes what is there beside the snapshot that was read and the log after it, for want of room; returns whether there was a
+    /// To make room, removes all files except the snapshot that was read and the log after it; returns whether there was a
     /// snapshot.
     pub(super) fn make_room(
         &mut self,
@@ -205,7 +207,7 @@ impl Iterator for Replay<'_> {
     }
 }
 
-/// The first whole frame at byte `at` or after it, and where it ends.
+/// The first complete frame at byte `at` or after it, and where it ends.
 fn frame_from(salt: u32, bytes: &Bytes, at: usize) -> Option<(Frame, usize)> {
     frame(salt, bytes, at).or_else(|| frame(salt, bytes, next_frame(salt, bytes, at)?))
 }
@@ -219,7 +221,7 @@ fn segments(disk: &dyn Disk) -> Result<Vec<Segment>, StoreError> {
     Ok(segments)
 }
 
-/// Looks at every frame after record `base`.
+/// Reads every frame after record `base`.
 fn survey(disk: &dyn Disk, segments: &[Segment], base: u64) -> Result<Survey, StoreError> {
     let mut survey = Survey { next: base + 1, ..Survey::default() };
     for (number, segment) in segments.iter().enumerate() {
@@ -264,7 +266,7 @@ fn survey(disk: &dyn Disk, segments: &[Segment], base: u64) -> Result<Survey, St
 }
 
 impl Survey {
-    /// Takes in the record up to which the log should go by its marks; returns whether the log ends before it.
+    /// Notes the last record of the log according to its marks; returns whether the log ends before it.
     fn end_at(&mut self, marked: u64, segments: &[Segment]) -> bool {
         self.vouched = self.vouched_by_frames.max(marked);
         let ends_early = marked >= self.next;
@@ -281,11 +283,12 @@ impl Survey {
         ends_early
     }
 
-    /// Notes a gap if records before `seq`, which is at byte `offset` of `segment`, were not found; and what was acknowledged.
+    /// Notes a gap if records before `seq`, which is at byte `offset` of `segment`, were not found; also notes what was
+    /// acknowledged.
     fn expect(&mut self, segment: usize, offset: usize, seq: u64, acknowledged: u64) {
         self.vouched_by_frames = self.vouched_by_frames.max(acknowledged);
         if seq > self.next {
-            // Bytes without a frame at the end of the previous segment are where the gap begins.
+            // The gap begins with bytes without a frame at the end of the previous segment.
             let open = self.gaps.pop_if(|gap| gap.last == u64::MAX);
             let (segment, offset) = open.map_or((segment, offset), |gap| (gap.segment, gap.offset));
             self.gaps.push(Gap { segment, offset, first: self.next, last: seq - 1 });
@@ -305,7 +308,7 @@ fn cut(
     offset: usize,
 ) -> Result<u64, StoreError> {
     let mut gone = 0;
-    // The last segment first, so that what is left is a log at any time.
+    // The last segment first, so that the rest is a log at any time.
     while segments.len() > at + 1 {
         let Some(segment) = segments.pop() else { break };
         let name = segment.name();

@@ -4,9 +4,9 @@
 //! away-{shard}-{number}:  a head as the log's, then the bytes of one session after the other
 //! ```
 //!
-//! The stage that evicts a session knows its place and its CRC-32C, and saves them with the rest of its state. So a file is
-//! synced before a snapshot may name it, and is removed when nothing in it is needed and no snapshot that is kept can name it.
-//! A start goes on with a new file.
+//! The stage that evicts a session knows its place and its CRC-32C, and saves them with the rest of its state. So a file is synced
+//! before a snapshot may name it, and is removed when nothing in it is needed and no kept snapshot can name it. A start begins a
+//! new file.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,21 +32,21 @@ pub struct FileSessionStore {
     open: Option<(u64, Box<dyn DiskFile>)>,
     // Full files that are not synced yet.
     closed: Vec<Box<dyn DiskFile>>,
-    // Whether a sync failed: then nothing is known of what is on disk.
+    // Whether a sync failed: then it is unknown what is on disk.
     failed: bool,
-    // Whether the last session could not be put on disk, which is logged once.
+    // Whether the last session could not be stored on disk, which is logged once.
     refuses: bool,
     // The file of the last session that could not be read, which is logged once, too.
     unread: Cell<Option<u64>>,
 }
 
-/// What is known of one file.
+/// The state of one file.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stored {
     bytes: u64,
-    /// Sessions in it that are needed.
+    /// The number of needed sessions in it.
     live: u64,
-    /// How many snapshots were finished when nothing in it was needed; those that began later cannot name it.
+    /// The number of finished snapshots when the last session in it became unneeded; those that began later cannot name it.
     needless: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ impl FileSessionStore {
     ///
     /// # Errors
     ///
-    /// Fails if files cannot be listed, or if one that is needed has another format.
+    /// Fails if files cannot be listed, or if a needed one has another format.
     pub fn open(
         disk: Arc<dyn Disk>,
         budget: Arc<Budget>,
@@ -70,7 +70,7 @@ impl FileSessionStore {
                 budget.add_evicted(bytes);
             }
         }
-        // A file that is missing is listed as well, so that its number is not used again.
+        // A missing file is listed as well, so that its number is not used again.
         places.for_each(|place| files.entry(place.file).or_default().live += 1);
         let session_store = Self {
             disk,
@@ -111,13 +111,13 @@ impl FileSessionStore {
             if self.open.is_none() {
                 begun?;
             }
-            // Where no further file can be begun, a full one takes more.
+            // If no further file can be begun, a full one is used.
         }
         let Some((number, file)) = &mut self.open else { return Err(io::Error::other("no file")) };
         let stored = self.files.entry(*number).or_default();
         let at = stored.bytes;
         if let Err(error) = file.write_all(bytes) {
-            // If it is not known what the file ends with, the next session goes into another.
+            // If the end of the file is unknown, the next session goes into another.
             if file.cut(at).is_err() {
                 self.close();
             }
@@ -128,8 +128,8 @@ impl FileSessionStore {
         Ok((*number, at))
     }
 
-    /// Creates the next file to write to. One that cannot be begun leaves nothing behind: while a disk is full or files cannot be opened,
-    /// each session that is to leave memory tries.
+    /// Creates the next file to write to. A file that cannot be begun leaves nothing behind: while a disk is full or files cannot
+    /// be opened, every eviction tries it.
     fn begin(&mut self) -> io::Result<()> {
         let number = self.files.last_key_value().map_or(1, |(last, _)| last + 1);
         let name = self.name(number);
@@ -140,7 +140,7 @@ impl FileSessionStore {
         let file = begun.inspect_err(|_| {
             let removed = self.disk.remove(&name);
             if removed.is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
-                // It may be there, so its number is not used again.
+                // It may exist, so its number is not used again.
                 self.files.insert(number, Stored::default());
             }
         })?;
@@ -164,7 +164,7 @@ impl FileSessionStore {
         Ok(())
     }
 
-    /// Whether one byte of so many is in files that are not needed, so that snapshots would free it.
+    /// Whether at least one byte in `of` is in unneeded files, so that snapshots would free it.
     fn has_needless(&self, of: u64) -> bool {
         let needless: u64 =
             self.files.values().filter(|file| file.is_needless()).map(|file| file.bytes).sum();
@@ -189,7 +189,7 @@ impl FileSessionStore {
             }
         }
         for (number, bytes) in gone {
-            // Before it is gone: nobody else removes it.
+            // Before it is removed: nothing else removes it.
             self.budget.unuse_evicted(&self.name(number));
             if let Err(error) = self.disk.remove(&self.name(number))
                 && error.kind() != io::ErrorKind::NotFound
@@ -202,9 +202,10 @@ impl FileSessionStore {
         }
     }
 
-    /// Lets go of files that somebody removed: they take no room, and nothing more is written to them. Their numbers are not used again.
+    /// Forgets files that were removed by others: they take no room, and nothing more is written to them. Their numbers are not
+    /// used again.
     fn let_go_of_missing(&mut self) {
-        // A directory that cannot be read is looked at again.
+        // A directory that cannot be read is checked again.
         let Ok(files) = self.disk.list() else { return };
         let there: BTreeSet<u64> =
             files.iter().filter_map(|(name, _)| number_of(name, self.shard)).collect();
@@ -214,7 +215,7 @@ impl FileSessionStore {
         }
     }
 
-    /// Notes whether a session could be put on disk, and logs it where it changes.
+    /// Notes whether a session could be stored on disk, and logs each change.
     fn note(&mut self, why: Option<&io::Error>) {
         match why {
             Some(error) if !self.refuses => {
@@ -267,7 +268,7 @@ impl SessionStore for FileSessionStore {
         });
         whole
             .inspect_err(|error| {
-                // All sessions of a file that is gone are.
+                // All sessions of a missing file are unreadable.
                 if self.unread.replace(Some(place.file)) != Some(place.file) {
                     tracing::error!(%error, file = name, at = place.at, "a session on disk is damaged");
                 }
@@ -298,12 +299,12 @@ fn prefix(shard: usize) -> String {
     format!("evicted-{shard}-")
 }
 
-/// The number in the name of a file, if the file is this shard's.
+/// The number in the name of a file, if it belongs to this shard.
 fn number_of(name: &str, shard: usize) -> Option<u64> {
     name.strip_prefix(&prefix(shard))?.parse().ok()
 }
 
-/// While there is room, snapshots are asked for once they would free one byte of so many.
+/// While there is room, snapshots are requested once they would free one byte in this many.
 const WORTHWHILE: u64 = 4;
 
 /// The first bytes of a file's head.
@@ -344,7 +345,7 @@ mod tests {
             (30..50).for_each(|key| assert!(session_store.put(&thing(key)).is_some()));
             disk.power_loss(&mut dice);
             let mut session_store = open(&disk, &budget(1 << 30), &named);
-            // What comes next is no harm to what is there.
+            // Later changes do not damage the present content.
             (0..50).for_each(|key| assert!(session_store.put(&thing(key)).is_some()));
             for (key, place) in named.iter().enumerate() {
                 assert_eq!(session_store.get(*place), Some(thing(key)), "seed {seed}");
@@ -363,7 +364,7 @@ mod tests {
         // The snapshot that was begun names them all, and is finished when nothing is needed any more.
         places.iter().for_each(|place| session_store.free(*place));
         budget.add_finished();
-        // The two that follow name none of them; the first of them does not let go of anything yet.
+        // The two that follow name none of them; the first of them does not release anything yet.
         assert!(session_store.keep());
         budget.add_finished();
         assert!(session_store.keep());
@@ -427,7 +428,7 @@ mod tests {
         assert!(budget.is_full_of_evicted() && !budget.was_pressed());
         let last = places.last().unwrap().file;
         assert!(last > 5, "files are small beside the whole");
-        // Of many files one is not needed.
+        // One of many files is not needed.
         places.iter().filter(|place| place.file == 1).for_each(|place| session_store.free(*place));
         assert!(session_store.put(&thing(1)).is_some());
         assert!(!budget.was_pressed(), "little would go by it");
@@ -509,7 +510,7 @@ mod tests {
         assert!(session_store.keep());
         let there: u64 = disk.list().unwrap().iter().map(|(_, bytes)| bytes).sum();
         assert!(budget.evicted() < before && budget.evicted() == there);
-        // Nothing goes where nobody would find it.
+        // Nothing is put where it would not be found.
         let next = session_store.put(&thing(1)).unwrap();
         assert!(next.file > places[39].file);
         assert_eq!(session_store.get(next), Some(thing(1)));

@@ -1,9 +1,9 @@
 //! Snapshots: the state after a record of the log, in named sections.
 //!
-//! A file has a head as the log's, with the sequence number; then frames of kind `Section`, a piece each (length of the name,
-//! name, bytes), the pieces of one section in order; then a frame of kind `End`. A snapshot is written under another name,
-//! synced, and only then given its own. So a snapshot of that name is whole, unless the disk lost something; then the one
-//! before it is used, and this one is removed.
+//! A file has a head like the log's, with the sequence number; then frames of kind `Section`, a piece each (length of the name,
+//! name, bytes), the pieces of one section in order; then a frame of kind `End`. A snapshot is written under another name, synced,
+//! and only then given its own. So a snapshot with its own name is complete, unless the disk lost something; then the one before it
+//! is used, and this one is removed.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -20,7 +20,7 @@ use crate::engine::span::Timestamp;
 /// A snapshot that was read.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Snapshot {
-    /// The record after which this was the state, which may include some later records.
+    /// The record whose state this is; some later records may be included.
     pub seq: u64,
     /// The sections by name.
     pub sections: BTreeMap<String, Vec<u8>>,
@@ -83,7 +83,7 @@ impl SnapshotWriter {
     ///
     /// # Errors
     ///
-    /// Fails if the system does; the snapshots before it are then still there.
+    /// Fails if the system does; the snapshots before it then still exist.
     pub fn finish(mut self, keep: usize) -> io::Result<u64> {
         self.frame(Kind::End, Bytes::new())?;
         self.file.sync()?;
@@ -127,7 +127,7 @@ impl Drop for SnapshotWriter {
     }
 }
 
-/// Reads the newest snapshot that is whole; adds the numbers of newer ones, which are not, to `bad`.
+/// Reads the newest complete snapshot; adds the numbers of newer, incomplete ones to `bad`.
 pub(super) fn newest(disk: &dyn Disk, bad: &mut Vec<u64>) -> Result<Option<Snapshot>, StoreError> {
     let listed = list(disk).map_err(StoreError::read(disk.path("")))?;
     for (seq, _) in listed.into_iter().rev() {
@@ -147,7 +147,7 @@ pub(super) fn newest(disk: &dyn Disk, bad: &mut Vec<u64>) -> Result<Option<Snaps
     Ok(None)
 }
 
-/// Removes snapshots that are not whole, so that none of them is among those that are kept.
+/// Removes incomplete snapshots, so that none of them counts as kept.
 pub(super) fn remove(disk: &dyn Disk, bad: &[u64]) -> Result<(), StoreError> {
     for seq in bad {
         let name = name(*seq);
@@ -157,7 +157,7 @@ pub(super) fn remove(disk: &dyn Disk, bad: &[u64]) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The bytes of all snapshots, the newest first. Removes the files of snapshots that were never finished.
+/// The bytes of all snapshots, the newest first. Removes the files of unfinished snapshots.
 pub(super) fn sizes(disk: &dyn Disk) -> Result<Vec<u64>, StoreError> {
     let files = disk.list().map_err(StoreError::read(disk.path("")))?;
     for (file, _) in files {
@@ -169,8 +169,8 @@ pub(super) fn sizes(disk: &dyn Disk) -> Result<Vec<u64>, StoreError> {
     Ok(listed.into_iter().rev().map(|(_, bytes)| bytes).collect())
 }
 
-/// Removes the snapshots before the one after record `newest`, which is whole, to make room; returns whether that one is there, so
-/// that the log up to it is not needed.
+/// To make room, removes the snapshots before the complete one after record `newest`; returns whether that one exists, so that the
+/// log up to it is not needed.
 ///
 /// # Errors
 ///
@@ -241,7 +241,7 @@ fn seq_of(name: &str) -> Option<u64> {
     name.strip_prefix(PREFIX)?.parse().ok()
 }
 
-/// How many snapshots are kept: if the newest cannot be read, the other one is.
+/// How many snapshots are kept: if the newest cannot be read, the other one is used.
 pub const KEPT: usize = 2;
 
 /// The first bytes of a snapshot's head.

@@ -1,4 +1,4 @@
-//! The body of a call: which session runs away, and why. It never has a text or an argument.
+//! The body of a call: which session runs away, and why. It never contains a text or an argument.
 
 use std::iter;
 
@@ -16,11 +16,11 @@ use crate::engine::view::{AgentName, LimitView, LoopView, SessionView, TraceView
 pub struct Runaway {
     /// Its tenant; empty without tenants.
     pub tenant: String,
-    /// The loop that it is in, or the limit that it went over.
+    /// The loop that it is in, or the limit that it exceeded.
     pub cause: Cause,
     /// When the loop or the limit was noticed.
     pub at: Timestamp,
-    /// The session as it stood then.
+    /// The session at that time.
     pub session: Box<SessionView>,
 }
 
@@ -37,7 +37,7 @@ struct Body<'r> {
     url: String,
     kind: &'static str,
     severity: Severity,
-    /// The limit that it, or a trace of it, went over; null for a loop.
+    /// The limit that it, or one of its traces, exceeded; null for a loop.
     limit: Option<&'static str>,
     total_traces: u64,
     reliability: Option<f64>,
@@ -45,15 +45,15 @@ struct Body<'r> {
     cost_usd: Option<f64>,
     /// Its loops, the newest last.
     loops: Vec<&'r LoopView>,
-    /// The limits that were gone over, those of the session last.
+    /// The exceeded limits, those of the session last.
     limits: Vec<&'r LimitView>,
 }
 
-/// Loops, and limits, in one body, at most.
+/// The most loops, and the most limits, in one body.
 const MAX_LOOPS: usize = 20;
 
 impl Runaway {
-    /// The keys that pace it: the session, and the newest of its traces that run away.
+    /// The keys for its pace: the session, and the newest of its traces that run away.
     pub(super) fn keys(&self) -> Vec<Key> {
         let runs_away = |trace: &&TraceView| {
             !trace.limits.is_empty() || trace.loops.iter().any(|found| found.evidence.weighs())
@@ -92,11 +92,11 @@ impl Runaway {
             loops: loops[loops.len().saturating_sub(MAX_LOOPS)..].to_vec(),
             limits: limits[limits.len().saturating_sub(MAX_LOOPS)..].to_vec(),
         };
-        // Invariant: the body serialises, as it has no map with keys other than strings.
+        // Invariant: serialising cannot fail, as the keys of all maps are strings.
         serde_json::to_string(&body).unwrap_or_default()
     }
 
-    /// The query of the link, which tells the session from others of its id.
+    /// The query of the link, which distinguishes the session from others with the same id.
     fn query(&self) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         query.append_pair("scope", &self.session.scope);

@@ -1,7 +1,8 @@
 //! Calls an endpoint for sessions that run away, so that it can stop them; calls are signed, paced, and carry evidence.
 //!
-//! A session runs away when a loop in it reaches the configured severity, or it or a trace of it goes over a limit, while it runs. Each
-//! session is reported once per cooldown, and only so many sessions a minute; by default nothing is sent, and the log says what would be.
+//! A session runs away when a loop in it reaches the configured severity, or it or one of its traces exceeds a limit, while it
+//! runs. Each session is reported once per cooldown, and only a limited number of sessions per minute; by default nothing is sent,
+//! and the log shows what would be.
 
 mod body;
 mod options;
@@ -51,7 +52,7 @@ pub enum WebhookError {
 #[derive(Clone, Debug)]
 pub struct Handle {
     lines: Arc<Mutex<TenantQueue<Call>>>,
-    // Rung when a call waits; once all clones are gone, no more come.
+    // Signalled when a call waits; once all clones are dropped, no more come.
     wake: mpsc::Sender<()>,
     severity: Severity,
     pace: SharedPace,
@@ -61,8 +62,8 @@ pub struct Handle {
     base: Arc<str>,
 }
 
-/// The pace of the calls, which a snapshot saves. A call counts as soon as it is queued, so that a snapshot after the last runaway has them
-/// all, whether or not they have been made.
+/// The pace of the calls, which a snapshot saves. A call counts as soon as it is queued, so that a snapshot after the last runaway
+/// includes all calls, made or not.
 #[derive(Clone, Debug)]
 pub struct SharedPace(Arc<Mutex<WebhookRate>>);
 
@@ -78,7 +79,7 @@ pub struct Webhook {
     clock: Clock,
     pace: SharedPace,
     outcomes: IntCounterVec,
-    /// Whether a call is under way.
+    /// Whether a call is in progress.
     is_calling: bool,
     grace: Duration,
 }
@@ -89,14 +90,14 @@ struct Call {
     session_id: String,
     cause: Cause,
     body: String,
-    /// By these the pace knows its session.
+    /// The keys by which the pace recognises its session.
     keys: Vec<Key>,
 }
 
-/// Sessions that wait for the webhook, at most; more are left out and counted.
+/// The most sessions that wait for the webhook; further ones are left out and counted.
 const QUEUE: usize = 256;
 
-/// Bytes of the endpoint's answer, at most; its content is not used.
+/// The most bytes of the endpoint's answer; its content is not used.
 const MAX_REPLY_BYTES: usize = 64 * 1024;
 
 /// The wait before the second attempt; it doubles before each further one.
@@ -132,7 +133,7 @@ impl Webhook {
             },
         )?;
         let outcomes = outcomes(registry)?;
-        // From zero on, so that the first failure is seen as a rise.
+        // From zero on, so that the first failure shows as a rise.
         for outcome in ["failed", "queue_full"] {
             outcomes.with_label_values(&[outcome]);
         }
@@ -166,25 +167,25 @@ impl Webhook {
         Ok((webhook, handle))
     }
 
-    /// Whether what it told at that time can still hold back a call.
+    /// Whether a call at that time can still hold back another.
     pub fn still_counts(&self, at: Timestamp, now: Timestamp) -> bool {
         self.pace.lock().still_counts(at, now)
     }
 
-    /// Goes on from the pace that an earlier process saved.
+    /// Continues with the pace that an earlier process saved.
     pub fn restore(&mut self, saved: SavedPace) {
         self.pace.lock().restore(saved);
     }
 
-    /// Takes note of a session that an earlier process told of; such sessions have to come in the order of time.
+    /// Notes a session that an earlier process reported; such sessions have to come in the order of time.
     pub fn restore_call(&mut self, runaway: &Runaway) {
         let tenant = tenant_hash(Some(&runaway.tenant));
         // What is held back now was held back then.
         let _ = self.pace.lock().admit(&runaway.keys(), tenant, runaway.at);
     }
 
-    /// Calls the endpoint for sessions until the last handle is dropped. After `stop`, which also drops the handles, calls that wait have
-    /// `GRACE`; those that are left after that are given up and count as failed.
+    /// Calls the endpoint for sessions until the last handle is dropped. After `stop`, which also drops the handles, calls that
+    /// wait have `GRACE`; those that are left after that are given up and count as failed.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let grace = self.grace;
         {
@@ -229,7 +230,7 @@ impl Webhook {
         }
     }
 
-    /// Calls the endpoint for one session, with further attempts where they may help; returns the outcome.
+    /// Calls the endpoint for one session, with further attempts if they may help; returns the outcome.
     async fn call(&self, session_id: &str, body: &str) -> &'static str {
         for attempt in 1.. {
             let error = match self.attempt(body).await {
@@ -251,7 +252,7 @@ impl Webhook {
         "failed"
     }
 
-    /// Makes one attempt, with a signature of its own: a receiver refuses an old one.
+    /// Makes one attempt, with its own signature: a receiver refuses an old one.
     async fn attempt(&self, body: &str) -> Result<(), CallError> {
         let seconds = seconds(self.clock.wall());
         let headers = [
@@ -275,7 +276,7 @@ impl Handle {
         severity >= self.severity
     }
 
-    /// Adds links to sessions on the page, which people reach at `base`.
+    /// Adds links to sessions on the page, whose public address is `base`.
     #[must_use]
     pub fn linked(self, base: &str) -> Self {
         Self { base: Arc::from(base), ..self }
@@ -286,8 +287,9 @@ impl Handle {
         self.pace.clone()
     }
 
-    /// Queues the call for a session, if the session is still there, and it is not held back. Where there is no room, the last call of the
-    /// tenant that takes the most of its share is left out, and its session is told of when it runs away again. What waits is as small as the body: a session may be large.
+    /// Queues the call for a session, if the session still exists and is not held back. Without room, the newest call of the tenant
+    /// that holds the most relative to its share is left out, and its session is reported when it runs away again. A waiting call
+    /// is as small as its body: a session may be large.
     pub fn enqueue(&self, runaway: impl FnOnce() -> Option<Runaway>) {
         let Some(runaway) = runaway() else { return };
         let tenant = tenant_hash(Some(&runaway.tenant));
@@ -308,13 +310,13 @@ impl Handle {
             self.pace.lock().take_back(&left_out.keys);
             self.outcomes.with_label_values(&["queue_full"]).inc();
         }
-        // Fails if it is already woken.
+        // Fails if a signal is already pending.
         let _ = self.wake.try_send(());
     }
 }
 
 impl SharedPace {
-    /// What it has let through.
+    /// The calls that it has admitted.
     pub fn save(&self) -> SavedPace {
         self.lock().save()
     }
@@ -328,7 +330,7 @@ fn seconds(at: Timestamp) -> u64 {
     at.0 / 1_000_000_000
 }
 
-/// Registers the counter of what became of sessions.
+/// Registers the counter of the outcomes of sessions.
 pub(crate) fn outcomes(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
     let help = "Runaway sessions, by outcome of the webhook call.";
     registry.counters("webhook_sessions_total", help, &["outcome"])
@@ -376,7 +378,7 @@ mod tests {
         (0..QUEUE + 10).for_each(|number| tell("flood", number));
         (0..2).for_each(|number| tell("quiet", number));
         assert_eq!(webhook.outcomes.with_label_values(&["queue_full"]).get(), 12);
-        // Those that were left out are told of when they run away again; those that wait are not.
+        // Sessions that were left out are reported when they run away again; waiting ones are not.
         tell("flood", QUEUE + 9);
         tell("flood", 0);
         assert_eq!(webhook.outcomes.with_label_values(&["queue_full"]).get(), 13);
@@ -391,7 +393,7 @@ mod tests {
 
     #[tokio::test]
     async fn calls_that_are_left_when_the_daemon_stops_count_as_failed() {
-        // It takes connections and answers nobody.
+        // It accepts connections and answers none.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let registry = Registry::new();

@@ -1,5 +1,5 @@
-//! Paces calls: each session once per cooldown, and only so many sessions a minute, of each tenant as many as its share of them. A trace that moves to another session when its
-//! root comes counts as reported there, too.
+//! Paces calls: each session once per cooldown, and only a limited number of sessions per minute, for each tenant its share of
+//! them. A trace that moves to another session when its root arrives counts as reported there, too.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::engine::facts::ScopedId;
 use crate::engine::span::Timestamp;
 use crate::engine::tenants::{Shares, TenantHash};
 
-/// The sessions and traces that were reported, and when. It holds at most what the cap lets through in a cooldown.
+/// The sessions and traces that were reported, and when. It holds at most what the cap admits in a cooldown.
 #[derive(Debug)]
 pub(super) struct WebhookRate {
     cooldown: Duration,
@@ -22,7 +22,7 @@ pub(super) struct WebhookRate {
     shares: Shares,
 }
 
-/// What a pace has let through, as a snapshot has it.
+/// The calls that a pace has admitted, as saved in a snapshot.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct SavedPace {
@@ -45,30 +45,30 @@ impl WebhookRate {
         Self { cooldown, max_per_minute, told, order, minute: VecDeque::new(), shares }
     }
 
-    /// What it has let through.
+    /// The calls that it has admitted.
     pub(super) fn save(&self) -> SavedPace {
         SavedPace { order: self.order.clone(), minute: self.minute.clone() }
     }
 
-    /// Goes on from what an earlier process let through.
+    /// Continues with the calls that an earlier process admitted.
     pub(super) fn restore(&mut self, saved: SavedPace) {
         let SavedPace { order, minute } = saved;
         self.told = order.iter().map(|(_, key)| key.clone()).collect();
         (self.order, self.minute) = (order, minute);
     }
 
-    /// Whether what was let through at that time still matters.
+    /// Whether a call that was admitted at that time still matters.
     pub(super) fn still_counts(&self, at: Timestamp, now: Timestamp) -> bool {
         at.after(self.cooldown.max(MINUTE)) > now
     }
 
-    /// Forgets a session that was let through and is not told of after all: it may come again.
+    /// Forgets a session that was admitted and is not reported after all: it may be admitted again.
     pub(super) fn take_back(&mut self, keys: &[Key]) {
         self.order.retain(|(_, told)| !keys.contains(told));
         self.told.retain(|told| !keys.contains(told));
     }
 
-    /// Lets a session of a tenant through; fails with the reason if it is held back: `cooldown` or `capped`.
+    /// Admits a session of a tenant; fails with the reason if it is held back: `cooldown` or `capped`.
     pub(super) fn admit(
         &mut self,
         keys: &[Key],

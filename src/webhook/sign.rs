@@ -1,4 +1,4 @@
-//! Signatures, so that a receiver knows who calls and that the call is not an old one sent again.
+//! Signatures, so that a receiver knows the sender of a call, and that the call is not a replay.
 //!
 //! ```text
 //! X-Agentgauge-Timestamp: Unix seconds

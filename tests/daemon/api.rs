@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::daemon::Daemon;
 
-/// One turn of an agent with so many equal tool calls, as OTLP JSON.
+/// One turn of an agent with this many equal tool calls, as OTLP JSON.
 fn turn(number: u8, session: &str, calls: u8, failed: bool) -> Value {
     #[expect(clippy::disallowed_methods, reason = "spans of now")]
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
@@ -349,7 +349,7 @@ fn fits(value: &Value, schema: &Value) {
 fn every_answer_is_what_the_description_says() {
     let daemon = fed();
     let described = ask(&daemon, "/api/v1/openapi.json");
-    // Too long to be shown where they differ.
+    // Too long to be shown if they differ at the end.
     let is_current = described == document();
     assert!(is_current, "docs/openapi.json is stale: save /api/v1/openapi.json there");
     let trace = format!("/api/v1/traces/{:032x}", 3);
@@ -404,7 +404,7 @@ fn answer(daemon: &Daemon, method: &str, path: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// An error as it is told: its code. Nothing of what was sent is in it, nor of how the daemon is made.
+/// The code of an error. The error contains nothing of the request, nor of the daemon's internals.
 fn refused(daemon: &Daemon, (method, path): (&str, &str), status: u16) -> String {
     let (told, body) = answer(daemon, method, path);
     assert_eq!(told, status, "{path}: {body}");
@@ -509,7 +509,7 @@ fn filters_that_cannot_be_read_are_told_in_a_few_words() {
     ] {
         assert_eq!(refused(&daemon, ("GET", path), 400), "bad_request");
     }
-    // What is not known is named, but no more of it than fits.
+    // An unknown value is named, but no more of it than fits.
     let (status, body) = answer(&daemon, "GET", &format!("/api/v1/sessions?{long}=1"));
     assert_eq!(status, 400);
     assert!(body.len() < 700, "{} bytes", body.len());

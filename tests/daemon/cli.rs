@@ -48,7 +48,7 @@ fn every_command_is_in_the_manual_and_completed() {
         .skip_while(|line| *line != "Commands:")
         .skip(1)
         .take_while(|line| !line.is_empty())
-        // What is further in goes on from the line before.
+        // An indented line continues the previous one.
         .filter(|line| !line.starts_with("   "))
         .filter_map(|line| line.split_whitespace().next())
         .filter(|command| *command != "help")
@@ -103,7 +103,7 @@ fn a_wrong_configuration_exits_with_64_and_names_the_place() {
     assert!(err(&output).contains("--http"), "{}", err(&output));
 }
 
-/// Configurations that nobody can start with: a file's text, in which `{}` is a folder, and what the message names.
+/// Configurations that cannot start: a file's text, in which `{}` is a folder, and the names in the message.
 const BAD: &[(&str, &str)] = &[
     ("[listen]\nhttp = \"here\"", "listen.http"),
     ("[engine]\nshards = 0", "engine.shards"),
@@ -336,7 +336,7 @@ fn a_replay_prints_a_table() {
     assert!(text.contains("sess-7f3a-0001") && text.contains("exact_repeat 1"), "{text}");
 }
 
-/// A recording of so many sessions of one trace each; every third one fails.
+/// A recording of this many sessions with one trace each; every third one fails.
 fn recording(sessions: u64) -> Value {
     let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
     let span = |number: u64| {

@@ -1,4 +1,4 @@
-//! Documents that are written from the code are those of this code, and what they show works.
+//! Generated documents match this code, and their examples work.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -48,7 +48,7 @@ fn the_files_that_documents_name_are_there() {
     assert_eq!(missing, Vec::<String>::new());
 }
 
-/// A daemon with whatever has metrics of its own and needs no other process.
+/// A daemon with all parts that have their own metrics and need no other process.
 #[test]
 fn every_family_that_a_daemon_exports_is_in_the_page_of_metrics() {
     let directory = tempfile::tempdir().unwrap();
@@ -161,7 +161,7 @@ fn an_option_has_one_text_in_the_code_and_in_the_configuration() {
                 |line| Some(line.strip_prefix("pub ")?.split_once(": ")?.0.to_owned()),
             );
             for (option, text) in in_code {
-                // Those of a table, and those without a default, stand together there.
+                // Tables, and options without a default, are together there.
                 let Some(told) = in_file.get(&option) else { continue };
                 assert_eq!(&text, told, "`{option}` in {}", path.display());
                 compared += 1;

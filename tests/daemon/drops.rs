@@ -1,4 +1,4 @@
-//! Drops as users see them: real OTLP in, `/metrics` and the API out, and the word that a level is usual.
+//! Drops as users see them: real OTLP in, `/metrics` and the API out, and accepting a level as usual.
 
 use agentgauge::clock::Clock;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::support::daemon::Daemon;
 const SECOND: u64 = 1_000_000_000;
 const LABELS: &str = "service_name=\"shop\",gen_ai_agent_name=\"a\",gen_ai_agent_version=\"1\"";
 
-/// Traces of so many seconds ago, in this order, each with whether it fails.
+/// Traces of this many seconds ago, in this order, each with whether it fails.
 fn traces(begin: usize, traces: &[(u64, bool)]) -> String {
     let now = Clock::system().now().0;
     let text = |key: &str, value: &str| json!({ "key": key, "value": { "stringValue": value } });
@@ -155,7 +155,7 @@ fn a_deployment_is_shown_accepts_what_it_brings_and_outlives_a_crash() {
         400,
         "a variable that is unset"
     );
-    // Of all agents of the service, and of one that there is not.
+    // For all agents of the service, and for a missing one.
     assert_eq!(tell(json!({ "service_name": "shop", "id": "1", "name": "tools" })).0, 200);
     assert_eq!(tell(json!({ "agent_name": "b", "accept": true })), (200, json!(1)));
     let release = json!({

@@ -1,5 +1,5 @@
-//! Texts on their way to an embedding model behind an address, and what comes of its answers: in order, each text once, and nothing
-//! where nothing of use was said.
+//! Texts on their way to an embedding model at an endpoint, and the results: in order, each text once, and none from a useless
+//! answer.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ use crate::support::collector::{Collector, ReceivedExport};
 use crate::support::daemon::{Daemon, comes_true};
 use crate::support::turn::spans_saying;
 
-/// Keeps what the engine is told, once it has room.
+/// Keeps the inputs of the engine, once it has room.
 #[derive(Clone, Default)]
 struct Kept {
     embedded: Arc<Mutex<BTreeMap<TraceKey, Embedded>>>,
@@ -77,7 +77,7 @@ fn options(model: &Collector) -> EmbedOptions {
     }
 }
 
-/// What came of questions and answers, and what was counted.
+/// The outcome of requests and answers, and the counts.
 struct Outcome {
     embedded: BTreeMap<TraceKey, Embedded>,
     counts: String,
@@ -195,7 +195,7 @@ async fn an_endpoint_that_fails_is_asked_again_and_then_left_alone() {
         let outcome = if coherence.is_some() { "embedded" } else { "failed" };
         came.counted(&[(outcome, 2)]);
     }
-    // After two failures in a row nobody is asked for an hour, though it would answer.
+    // After two failures in a row the endpoint is not called for an hour, although it would answer.
     let model = model();
     failure(&model, "500 Internal Server Error", 2);
     let options = EmbedOptions { max_failures: 2, max_batch: 1, ..options(&model) };
@@ -330,7 +330,7 @@ fn embedding(url: &str) -> Daemon {
     ])
 }
 
-/// A turn of the session, whose trace ends with this digit.
+/// A turn of the session whose trace ends with this digit.
 fn turn_of(daemon: &Daemon, number: u8, question: &str, answer: &str) -> String {
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let own = format!("{}{number}", &trace[..31]);

@@ -1,4 +1,4 @@
-//! Expectations in the real binary: a question that the file knows, and what came of the answer.
+//! Expectations in the real binary: a query in the file, and the result for the answer.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Limits at which something is cut or turned away: each is reached, and each is counted.
+//! Limits at which something is cut or refused: each is reached, and each is counted.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -120,7 +120,7 @@ fn a_head_that_is_no_http_is_refused_and_counted() {
         ask(&daemon.otlp_http, &format!("{head}{coding}\r\n\r\n0\r\n\r\n"))
     };
     assert_eq!(coded("Chunked"), "HTTP/1.1 200");
-    // Codings that nobody decodes would be taken for what was sent.
+    // Codings that are not supported would be taken for plain data.
     assert_eq!(coded("gzip, chunked"), "HTTP/1.1 501");
     assert_eq!(coded("gzip\r\ntransfer-encoding: chunked"), "HTTP/1.1 501");
     daemon.settles_at("agentgauge_requests_refused_total{reason=\"head_malformed\"}", 7.0);

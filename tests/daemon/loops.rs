@@ -1,4 +1,4 @@
-//! What is said of a loop, by how much of it is on the wire and how long it took.
+//! The report of a loop, by how much of it is on the wire and how long it took.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use agentgauge::clock::Clock;
 
 use crate::support::daemon::Daemon;
 
-/// An agent's turn, which is over: a model call before each of so many calls of one tool, as far as spans tell.
+/// An agent's finished turn: a model call before each of this many calls of one tool, as far as spans report them.
 struct Turn {
     number: u8,
     agent: &'static str,
@@ -101,7 +101,7 @@ fn daemon(more: &[(&str, &str)]) -> Daemon {
     let prices = r#"[{ model = "*", input = 2.5, output = 10.0 }]"#;
     let mut environment = vec![
         ("AGENTGAUGE__COST__PRICES", prices),
-        // Where nobody listens: it only says what it would send.
+        // The address has no listener: the webhook only logs what it would send.
         ("AGENTGAUGE__WEBHOOK__URL", "http://127.0.0.1:9/"),
         ("AGENTGAUGE__WEBHOOK__ALLOW_HTTP", "true"),
         ("AGENTGAUGE_WEBHOOK_SECRET", "s"),
@@ -256,7 +256,7 @@ fn a_loop_of_the_second_agent_of_a_session_is_found_by_that_agent() {
     );
 }
 
-/// A record of Claude Code, so many milliseconds ago.
+/// A record of Claude Code, this many milliseconds ago.
 fn record(ago_ms: u64, event: &str, told: &[(&str, &str)]) -> Value {
     let time = Clock::system().now().0 - ago_ms * 1_000_000;
     let named = [("event.name", event), ("session.id", "s"), ("prompt.id", "p")];

@@ -1,4 +1,4 @@
-//! The daemon as users have it: its sockets, its command line, its store, its documents.
+//! The daemon as users run it: its sockets, its command line, its store, its documents.
 #![expect(
     clippy::expect_used,
     clippy::panic,

@@ -1,4 +1,4 @@
-//! Under more load than its channels hold, and while it goes down, nothing that was acknowledged is lost.
+//! Under more load than its channels hold, and while it shuts down, nothing that was acknowledged is lost.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn attribute(key: &str, value: &str) -> KeyValue {
     KeyValue { key: key.to_owned(), value, ..KeyValue::default() }
 }
 
-/// A request of three traces, each in a session of its own.
+/// A request of three traces, each in its own session.
 fn request(number: u64) -> (ExportTraceServiceRequest, Vec<String>) {
     let ids: Vec<String> = (0..3).map(|part| format!("session-{}", number * 3 + part)).collect();
     let spans = ids.iter().enumerate().map(|(part, id)| Span {
@@ -215,7 +215,7 @@ async fn open_traces_with_long_answers_are_held_within_a_bound() {
     let answers = format!(
         r#"[{{"role":"assistant","parts":[{{"type":"text","content":"{text}"}}],"finish_reason":"stop"}}]"#
     );
-    // Forty traces whose roots do not come, then one of forty answers.
+    // Forty traces without roots, then one of forty answers.
     let traces = (0..40_u8).map(|number| (number + 1, 2)).chain((0..40).map(|span| (99, span + 2)));
     for (trace, span) in traces {
         let (mut request, _) = request(0);

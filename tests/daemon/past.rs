@@ -1,4 +1,4 @@
-//! What the daemon remembers of agents over a restart, and what it hears of alerts.
+//! The daemon's history of agents over a restart, and the state of alerts that it receives.
 
 use std::path::Path;
 

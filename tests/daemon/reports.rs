@@ -1,4 +1,4 @@
-//! Reports over our own API, by the real binary: published figures come out as they were published.
+//! Reports over agentgauge's own API, with the real binary: published figures are reproduced.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The rules and dashboards that come with the daemon ask only for what a daemon exports, and every alert is explained.
+//! The rules and dashboards that come with the daemon use only exported series, and every alert is explained.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -90,7 +90,7 @@ fn agents_with_an_objective_of_their_own_have_their_own_budget() {
     let support = r#"ratio_rate1h{slo="reliability",gen_ai_agent_name="support"}"#;
     let text = rules(r#"{ support = 0.9, batch = 0.0 }"#, &[]);
     assert!(text.contains(&format!("{support} > 0.5\n")), "{text}");
-    // Where all may fail nothing is told.
+    // If all may fail there is no alert.
     assert!(!text.contains(r#"ratio_rate1h{slo="reliability",gen_ai_agent_name="batch"}"#));
     let text = rules(r#"{ support = 0.7 }"#, &[]);
     assert!(text.contains("write `--slo support:reliability=0.7@2.2,1`"), "{text}");
@@ -138,7 +138,7 @@ fn every_alert_has_its_place_in_the_runbook_and_its_tests() {
 
 /// What there is to ask for.
 struct Known {
-    /// Of a daemon that was sent captures, and of one to which everything has happened.
+    /// The series of a daemon that was sent captures, and of one to which everything has happened.
     scraped: Vec<Series>,
     /// Families by name with their labels, as docs/metrics.md lists them.
     listed: BTreeMap<String, BTreeSet<String>>,
@@ -157,7 +157,7 @@ impl Known {
         // There only after a loop of ten calls.
         let labels = r#"service_name="a",gen_ai_agent_name="a",kind="cycle",severity="critical",evidence="full""#;
         scraped.extend(series(&format!("agentgauge_sessions_looping{{{labels}}} 1\n")));
-        // What Prometheus itself tells of each scrape.
+        // Prometheus's own series about each scrape.
         scraped.extend(series("up{job=\"agentgauge\",instance=\"gauge:9464\"} 1\n"));
         Self { scraped, listed: listed(), recorded: recorded() }
     }

@@ -74,7 +74,7 @@ fn an_id_of_two_agents_is_two_sessions() {
     let elsewhere = format!("/api/v1/traces/{:032x}?session=42&scope=billing", 2);
     assert_eq!(ask(&daemon, &elsewhere)["error"]["code"], "trace_not_found");
 
-    // An outcome of one of them is that one's, and one that does not say whose is nobody's.
+    // An outcome of one of them belongs to that one, and an outcome without a scope to none.
     let report = |report: &Value| {
         daemon.post("/api/v1/reports", &json!({ "reports": [report] }).to_string())
     };

@@ -1,5 +1,5 @@
-//! Scores on their way to a collector: in batches, again while it is down, and no more than there is room for; and nothing of them
-//! comes to anything with us.
+//! Scores on their way to a collector: in batches, sent again while it is down, and within bounds; and agentgauge ignores them when
+//! they come back.
 
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
@@ -102,7 +102,7 @@ async fn what_a_collector_does_not_take_in_time_goes_and_is_counted() {
 async fn what_will_not_be_taken_is_not_sent_again() {
     let collector = Collector::start();
     collector.replies("400 Bad Request", "", &[]);
-    // A status that passes elsewhere is none that OTLP has sent again.
+    // A status that passes elsewhere is not retryable in OTLP.
     collector.replies("500 Internal Server Error", "", &[]);
     let partial_success =
         Some(ExportLogsPartialSuccess { rejected_log_records: 2, ..Default::default() });
@@ -234,7 +234,7 @@ async fn a_record_says_whose_score_it_is_and_who_made_it() {
     );
 }
 
-/// A daemon whose judge finds two scores for each trace, and that tells somebody.
+/// A daemon whose judge finds two scores for each trace, and which sends them out.
 fn telling(endpoint: &Endpoint, collector: &str, metrics_interval: &str) -> Daemon {
     Daemon::judging(
         "anthropic",
@@ -336,7 +336,7 @@ fn a_rule_is_told_with_what_was_said_of_it_on_the_outermost_span_that_there_is()
 #[test]
 fn a_collector_that_takes_nothing_holds_nobody_up() {
     let (endpoint, collector) = (Endpoint::start(), Collector::start());
-    // It wants to be left alone for longer than anybody waits.
+    // It wants to be left alone for longer than any sender waits.
     collector.replies("503 Service Unavailable", "Retry-After: 3600\r\n", &[]);
     let daemon = Daemon::judging(
         "openai",
@@ -394,7 +394,7 @@ fn who_tells_itself_says_no_more_for_it() {
     itself.set(daemon.otlp_http.clone()).unwrap();
     assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans()).0, 200);
     daemon.settles_at("agentgauge_records_unused_total{reason=\"own_score\"}", 2.0);
-    // Rounds of metrics come in as well, and each is as large as the one before it but for what began meanwhile.
+    // Rounds of metrics arrive as well, and each is as large as the previous one except for new series.
     let points = "agentgauge_metrics_out_total{outcome=\"sent\"}";
     let some = daemon.metric_when(points, |points| points > 0.0);
     daemon.metric_when(points, |points| points > 5.0 * some);
@@ -425,7 +425,7 @@ fn last_round(collector: &Collector) -> Vec<Metric> {
     metrics.flat_map(|metrics| metrics.scope_metrics).flat_map(|scope| scope.metrics).collect()
 }
 
-/// A series as one text, in one form whoever wrote it: empty labels are none.
+/// A series as one text, in a normal form: empty labels are left out.
 fn series(name: &str, mut labels: Vec<(String, String)>, value: f64) -> String {
     labels.retain(|(_, value)| !value.is_empty());
     labels.sort();
@@ -517,7 +517,7 @@ fn who_does_not_scrape_is_sent_what_a_scrape_shows() {
     };
     until(|| differ().is_empty() && sent().len() > 100);
     assert_eq!(differ(), Vec::<String>::new());
-    // Of the rest the names: each is counted on with every look.
+    // Only the names of the others: their counts change with every check.
     let named = |all: BTreeSet<String>| -> BTreeSet<String> {
         all.into_iter().map(|series| series.split(' ').next().unwrap().to_owned()).collect()
     };
@@ -569,7 +569,7 @@ fn an_endpoint_over_tls_has_to_be_who_it_says() {
             roots,
         ])
     };
-    // Whom the system does not know is told nothing.
+    // An endpoint that the system does not know gets nothing.
     let unknown = telling(("AGENTGAUGE__SCORES_OUT__TIMEOUT", "5s"));
     unknown.metric_when("agentgauge_metrics_out_total{outcome=\"dropped\"}", |count| count > 0.0);
     let points = "agentgauge_metric_points_received_total";

@@ -1,4 +1,4 @@
-//! Agents that speak in log records, over the transport that they use by default.
+//! Agents that send log records, over the transport that they use by default.
 
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::logs::v1::logs_service_client::LogsServiceClient;
@@ -44,7 +44,8 @@ async fn turns_that_come_over_grpc_are_those_that_come_over_http() {
         told.sort();
         told
     };
-    // Both are told once what is open has been read, within seconds: all calls of the recordings, in the order of session ids.
+    // Both are reported once the open traces have been read, within seconds: all calls of the recordings, in the order of session
+    // ids.
     let told =
         |daemon: &Daemon| turns(daemon).into_iter().map(|(_, calls)| calls).collect::<Vec<_>>();
     until(|| told(&over_http) == CALLS && told(&over_grpc) == CALLS);

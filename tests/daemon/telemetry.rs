@@ -1,4 +1,4 @@
-//! What the daemon tells of itself, to another one: it takes OTLP, and counts what it is given.
+//! The daemon's telemetry about itself, sent to another daemon, which accepts OTLP, and counts it.
 
 use crate::support::daemon::{Daemon, until};
 use crate::support::turn;

@@ -14,7 +14,7 @@ use super::support::daemon::{Daemon, until};
 /// A user that no process has; for root there is no such limit.
 const NOBODY: u32 = 65_531;
 
-/// The binary, as a user for whom the limit holds, who may write below `folder`.
+/// The binary, as a user to whom the limit applies, and who may write below `folder`.
 fn limited(folder: &Path) -> Command {
     let binary = env!("CARGO_BIN_EXE_agentgauge");
     if !getuid().is_root() {
@@ -48,7 +48,7 @@ fn has_spare_thread(daemon: &Daemon) -> bool {
     names.filter_map(Result::ok).any(|name| name.trim() == "blocking")
 }
 
-/// A request with one trace, and as much text that nobody reads.
+/// A request with one trace, and this much unused text.
 fn request(trace: u64, bytes: usize) -> String {
     let start = "1790000000000000000";
     let chat = json!({ "key": "gen_ai.operation.name", "value": { "stringValue": "chat" } });

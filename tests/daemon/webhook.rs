@@ -1,4 +1,4 @@
-//! The webhook against an endpoint that answers as it is told to.
+//! The webhook against a scripted endpoint.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -39,7 +39,7 @@ impl Call {
     }
 }
 
-/// Answers with these statuses, one after the other, then always with the last; where it is, and what came.
+/// Answers with these statuses, one after the other, then always with the last; returns its address, and the received calls.
 fn endpoint(statuses: &'static [u16]) -> (String, Receiver<Call>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/runaway", listener.local_addr().unwrap());
@@ -87,7 +87,7 @@ fn daemon(url: &str, more: &[(&str, &str)]) -> Daemon {
 
 const SENT: &str = "agentgauge_webhook_sessions_total{outcome=\"sent\"}";
 
-/// A turn that goes on: so many model calls of an agent, without the root that comes last, or with it.
+/// A running turn: this many model calls of an agent, without the root that comes last, or with it.
 fn turn(calls: u64, is_over: bool) -> String {
     let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
     let end = Clock::system().now().0;
@@ -175,7 +175,7 @@ fn a_run_over_a_limit_is_told_while_it_runs() {
     assert_eq!(explained["trace"]["limits"][0]["most"], 10.0);
 }
 
-/// A run of this agent, in a session of its own, that goes on: three model calls in three seconds, and, before them, a tool call.
+/// A running turn of this agent, in its own session: three model calls in three seconds, and, before them, a tool call.
 fn run_of(agent: &str, number: u64, with_tool: bool) -> String {
     let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
     let count =
@@ -272,7 +272,7 @@ fn a_looping_session_is_told_once_signed_and_with_evidence() {
     assert!(!second.body.contains("Mars"), "an argument got out: {}", second.body);
     assert!(!daemon.get("/metrics").contains(SECRET));
     daemon.settles_at(SENT, 1.0);
-    // The session goes on looping: nobody is told again.
+    // The session keeps looping: there is no further call.
     assert!(calls.recv_timeout(Duration::from_millis(500)).is_err());
 }
 
@@ -318,7 +318,7 @@ fn is_not_told_again(ends: impl FnOnce(Daemon)) {
     until(|| second.get("/readyz").contains("ready\n"));
     send(&second, &run_of("second", 2, false));
     assert_eq!(told()["session_id"], "second");
-    // What is new about the first one is held back, as it was told of within the cooldown.
+    // A change of the first one is held back, as it was reported within the cooldown.
     let over = "agentgauge_webhook_sessions_total{outcome=\"cooldown\"}";
     send(&second, &run_of("first", 3, true));
     second.settles_at(over, 1.0);

@@ -1,9 +1,9 @@
-//! Holds the import rules: which part of the tree may know which.
+//! Checks the import rules: which parts of the tree may use which.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders and the top-level modules of ours that their files may name.
+/// Folders and the top-level modules of the crate that their files may name.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("reference", &["engine", "reference"]),
     ("fair", &[]),
@@ -113,7 +113,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What a pure machine has no use for, and its list of dependencies cannot keep out.
+/// APIs that a pure state machine must not use, and that its list of dependencies cannot exclude.
 const IMPURE: &[&str] = &[
     "async fn",
     ".await",

@@ -1,4 +1,4 @@
-//! The wall clock is set while stages hold things: no timer moves, windows go where the clock goes, and drops are found as soon.
+//! The wall clock is set while stages hold data: no timer moves, windows follow the clock, and drops are found as soon.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ fn windows_go_where_the_wall_clock_goes_and_sessions_stay_open() {
         let (both, in_window) = shown(&mut pipeline);
         assert!(both >= open && in_window > left, "a step of {step} ns: {both}, {in_window}");
 
-        // It is put right, and goes on.
+        // It is corrected, and continues.
         pipeline.shift_to(WallShift(0));
         let right = after.after(Duration::from_secs(30));
         pipeline.advance(right);
@@ -128,7 +128,7 @@ fn agent() -> AgentKey {
     AgentParts { agent_name: "a".into(), ..AgentParts::default() }.into()
 }
 
-/// What a shard says of a trace that is done.
+/// A shard's facts about a done trace.
 fn done(revision: u64, end: u64, arrival: Timestamp, failed: bool) -> SessionFacts {
     let trace = DoneTrace {
         trace_id: Some(TraceId(u128::from(revision).to_be_bytes())),
@@ -146,8 +146,8 @@ fn done(revision: u64, end: u64, arrival: Timestamp, failed: bool) -> SessionFac
     }
 }
 
-/// Traces until a drop is critical, where the clock was wrong by so much in the middle of the past; traces that are under way when the
-/// clock is set ended by what it was before.
+/// Traces until a drop is critical, if the clock was wrong by this much in the middle of the past; traces in progress when the
+/// clock is set ended by the old clock.
 fn found_after(wrong: i64, under_way: bool) -> (u64, DropView) {
     let mut stage = agents();
     let (mut now, mut revision, mut before) = (NOW, 0, 0);

@@ -1,4 +1,4 @@
-//! Decoding: JSON and protobuf say the same, and no bytes bring it down.
+//! Decoding: JSON and protobuf mean the same, and no bytes crash it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Versions compared over simulated series: equal ones are told apart no more often than they may, others are in time.
+//! Versions compared over simulated series: equal ones are distinguished no more often than allowed, others are in time.
 
 use agentgauge::engine::drift::DriftOptions;
 use agentgauge::engine::drift::sequential::{Difference, MeanSequence, difference};
@@ -35,7 +35,7 @@ fn quanta(value: f64) -> Quanta {
     Quanta::from_f64(value).unwrap()
 }
 
-/// The first time that two versions are told apart, with how many values of each that took.
+/// The first time that two versions are distinguished, with the number of values of each that this took.
 fn first_difference(
     seed: u64,
     length: u64,

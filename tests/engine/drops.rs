@@ -1,5 +1,5 @@
-//! Drops through the whole engine, from spans: found in time, held while it is bad, over when it is good again, and the same
-//! whatever the shards and whenever it is written down and read back.
+//! Drops through the whole engine, from spans: found in time, held while the level is bad, over when it is good again, and the same
+//! whatever the shards and whenever the state is saved and restored.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl Run {
         self.pipeline.advance(self.now);
     }
 
-    /// So many traces, of which this share fails; the severities that the verdicts came to.
+    /// This many traces, of which this share fails; the severities of the verdicts.
     fn traces(&mut self, version: &str, level: f64, count: u32) -> Vec<&'static str> {
         let mut severities = Vec::new();
         for _ in 0..count {
@@ -242,7 +242,7 @@ fn a_worse_version_is_told_from_a_bad_day_of_all() {
     let drop = worse.drop("2").unwrap();
     assert_eq!((drop.against, drop.version_before.as_deref()), ("version_before", Some("1")));
     assert_eq!(worse.drop("1").unwrap().severity, "quiet");
-    // Both go on, and fail alike.
+    // Both continue, and fail alike.
     let mut all = Run::after(8, 0.01);
     for _ in 0..200 {
         all.traces("1", 0.4, 1);
@@ -251,7 +251,7 @@ fn a_worse_version_is_told_from_a_bad_day_of_all() {
     assert_eq!(all.drop("1").unwrap().severity, "critical");
     let drop = all.drop("2").unwrap();
     assert_eq!((drop.severity, drop.against, drop.version_before), ("critical", "past", None));
-    // A version of equal quality has a past of its own in the end.
+    // A version of equal quality has its own past in the end.
     let mut equal = Run::after(9, 0.01);
     equal.traces("2", 0.01, 20);
     assert_eq!(equal.drop("2").unwrap().against, "version_before");
@@ -285,7 +285,7 @@ fn an_outcome_counts_once_whenever_it_is_told() {
         } else {
             Target::Session { tenant: None, id: session(run.traces), scope: None }
         };
-        // And again: what is told once more is no other one.
+        // And again: a repeated trace is no other one.
         run.report(target.clone(), "outcome", false);
         run.report(target, "outcome", told % 3 == 0);
         run.pipeline.advance(run.now);
@@ -340,7 +340,7 @@ fn the_last_trace_and_the_usual_silence_are_told() {
     assert_eq!(view.usual_gap_seconds, Some(3.0 * 64.0 + 10.0));
 }
 
-/// A trace of version 1 with so many tool calls, each of a tool of its own.
+/// A trace of version 1 with this many tool calls, each of another tool.
 fn busy(number: u64, at: Timestamp, calls: u8) -> Vec<Span> {
     let mut spans = spans(number, "1", at, false);
     let call = spans.remove(0);
@@ -355,7 +355,8 @@ fn busy(number: u64, at: Timestamp, calls: u8) -> Vec<Span> {
     spans
 }
 
-/// Many traces at a time, of which those that fail have more tool calls; half of them are told their outcome, and more of them fail in the end.
+/// Many traces at a time; those that fail have more tool calls; the outcome of half of them is reported, and more of them fail in
+/// the end.
 fn predicted(shards: u32, restarts: bool, turned: bool) -> (Vec<u8>, Vec<DropView>) {
     let mut run = Run::new(shards, 17);
     for tick in 0..140 {
@@ -387,7 +388,7 @@ fn predicted(shards: u32, restarts: bool, turned: bool) -> (Vec<u8>, Vec<DropVie
     run.now = run.now.after(MINUTE);
     run.pipeline.advance(run.now);
     let saved = run.saved();
-    // What is shown of an agent is as old as its last trace, but for the share of the false pages.
+    // The state of an agent is as old as its last trace, except for the share of the false pages.
     let drops = run.restarted().view("1").unwrap().drops.clone();
     (saved, drops)
 }
@@ -437,7 +438,7 @@ proptest! {
             run.now = run.now.after(MINUTE);
             run.pipeline.advance(run.now);
             let saved = run.saved();
-            // What is shown of an agent is as old as its last trace, but for the share of the false pages.
+            // The state of an agent is as old as its last trace, except for the share of the false pages.
             let run = run.restarted();
             let views = ["1", "2"].map(|version| run.view(version).cloned()).into_iter().flatten();
             let drops: Vec<_> = views.map(|view| (view.drops, view.versions)).collect();
@@ -453,7 +454,8 @@ proptest! {
     }
 }
 
-/// The streams after outcomes of runs that all ended long before, one in ten of which failed, came together in this order.
+/// The streams after outcomes of runs that all ended long before, one in ten of which failed, and which arrived together in this
+/// order.
 fn drops_of_runs(order: impl Iterator<Item = u64>) -> Vec<DropView> {
     let mut stage = Agents::new(Arc::default());
     let run = |number: u64| Arc::<str>::from(format!("run {number}"));
@@ -536,7 +538,7 @@ fn outcomes_that_are_told_each_night_page_as_others_do() {
         for (night, level) in [0.02, 0.02, 0.02, 0.02, 0.5].into_iter().enumerate() {
             let first = run.traces + 1;
             run.traces("1", 0.0, 100);
-            // The sessions have ended by then.
+            // The sessions have ended before that.
             run.now = run.now.after(720 * MINUTE);
             run.pipeline.advance(run.now);
             assert!(run.pipeline.document().sessions.is_empty());

@@ -132,7 +132,7 @@ fn run(items: &[Item], delivery: &Delivery, session_store: Option<&MemoryStore>)
 fn deliveries() -> impl Strategy<Value = Delivery> {
     let order = prop::collection::vec(any::<u16>(), 1..64);
     let idle = prop_oneof![Just(12), Just(60), Just(3_600)];
-    // So many sessions, or so many bytes.
+    // This many sessions, or this many bytes.
     let room = prop_oneof![
         (1_usize..3, Just(1 << 30)),
         (Just(10_000), prop_oneof![Just(1_000), 1_000_usize..50_000])

@@ -1,6 +1,6 @@
-//! No order, duplication or number of shards changes a series of `/metrics`, but of those families that are listed here with the
-//! reason. Roots come before or after what is below them. Of agents that speak in log records the prompts come first, as they are
-//! sent: where only their order tells the turns, what came before its prompt has counted for the turn before.
+//! No order, duplication or number of shards changes a series of `/metrics`, except for the families that are listed here with the
+//! reason. Roots come before or after the spans below them. For agents that send log records the prompts come first, as they are
+//! sent: if only their order assigns records to turns, a record before its prompt has counted for the previous turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -64,8 +64,8 @@ fn exported(items: &[Item], delivery: &Delivery) -> Families {
     families
 }
 
-/// The time between batches, shortened where a trace would be done between two of its spans: what counts once, when a trace is
-/// done, counts what is in by then.
+/// The time between batches, shortened if a trace would be done between two of its spans: values that count once, when a trace is
+/// done, count what has arrived until then.
 fn pause(delivered: &[Item], delivery: &Delivery) -> Duration {
     let mut newest = BTreeMap::new();
     let mut longest = 1;

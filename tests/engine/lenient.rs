@@ -1,4 +1,4 @@
-//! What is not as it should be costs itself alone, in JSON as in protobuf: one table of cases, each in both.
+//! An invalid part costs only itself, in JSON as in protobuf: one table of cases, each in both.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::decode::{recorded, to_json};
 
-/// One odd span among nine good ones: its fields after ids and times, in both encodings, and what comes of it.
+/// One odd span among nine good ones: its fields after ids and times, in both encodings, and the result.
 #[derive(Default)]
 struct Case {
     name: &'static str,
@@ -122,7 +122,7 @@ impl Case {
     }
 }
 
-/// Ten spans, the sixth of which has these fields more.
+/// Ten spans, the sixth of which has these additional fields.
 fn in_json(odd: &[u8]) -> Vec<u8> {
     let mut body = br#"{"resourceSpans": [{"scopeSpans": [{"spans": ["#.to_vec();
     for at in 0..10 {

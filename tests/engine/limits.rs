@@ -1,4 +1,4 @@
-//! Run limits: what is usual reaches none of those that are set by default.
+//! Run limits: usual runs reach none of the default limits.
 
 use agentgauge::engine::limits::LimitOptions;
 use agentgauge::engine::options::SessionOptions;

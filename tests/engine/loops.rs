@@ -1,4 +1,4 @@
-//! Loops that were planted are found, by the call that makes them one; none is invented.
+//! Planted loops are found, by the call that completes them; none is invented.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,9 +41,9 @@ enum Phase {
     Exact(usize),
     /// One tool, failing each time, with other arguments.
     Failing(usize),
-    /// Arguments of twenty values of which one goes back and forth, the same result.
+    /// Arguments of twenty values, one of which goes back and forth, the same result.
     Near(usize),
-    /// Arguments of twenty values of which one is new each time, the same result.
+    /// Arguments of twenty values, one of which is new each time, the same result.
     Pages(usize),
     /// Different calls, in the same order again and again: how many, how often.
     Cycle(usize, usize),
@@ -215,7 +215,7 @@ fn one_trace(calls: &[Call]) -> Vec<Span> {
     (0..).zip(calls.iter().zip(times(calls))).map(below).collect()
 }
 
-/// The calls as model calls, each a trace of its own, which tells what came of the call before it.
+/// The calls as model calls, each in its own trace, which reports the result of the previous call.
 fn many_traces(calls: &[Call]) -> Vec<Span> {
     let mut before: Option<(u64, &Call)> = None;
     let mut spans = Vec::new();
@@ -241,8 +241,8 @@ fn many_traces(calls: &[Call]) -> Vec<Span> {
     spans
 }
 
-/// Applies the spans one by one; after each, all loops in calls that the session has. What counters say is checked here: nothing
-/// before it is certain whose the traces are, and each loop once at the end.
+/// Applies the spans one by one; returns, after each, all loops in calls of the session. Also checks the counters: nothing before
+/// the agent of the traces is certain, and each loop once at the end.
 fn loops_after_each(spans: Vec<Span>, shards: u32) -> Vec<Vec<LoopView>> {
     let mut pipeline = Pipeline::new(&EngineOptions::default(), shards);
     let mut now = Timestamp(1_800_000_100_000_000_000);
@@ -318,7 +318,7 @@ proptest! {
     #[test]
     fn planted_loops_are_found_over_traces(parts in prop::collection::vec(part(), 1..5), shards in 1_u32..4) {
         let (mut calls, planted) = script(&parts);
-        // What came of the last call is told by the one after it.
+        // The result of the last call is reported by the next one.
         calls.push(Fresh(1 << 40).call());
         // A model call asks for one tool: there are none side by side.
         let one_by_one = |call: &Call| !call.parallel;
@@ -341,7 +341,7 @@ proptest! {
     }
 }
 
-/// What loops of a session of these traces have counted, which come in some order, with a pause after each.
+/// The counts of loops in a session with these traces, which arrive in some order, with a pause after each.
 fn counted(traces: &[Vec<Span>], shards: u32, pause: Duration) -> Vec<(Counter, Vec<String>, u64)> {
     let mut pipeline = Pipeline::new(&EngineOptions::default(), shards);
     let mut now = Timestamp(1_800_000_000_000_000_000);

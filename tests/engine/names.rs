@@ -1,4 +1,4 @@
-//! Whose a trace is: the name that the user gave, from the shapes that frameworks send, whatever order they come in.
+//! The agent of a trace: the name that the user gave, from the shapes that frameworks send, whatever order they come in.
 
 use std::collections::BTreeSet;
 
@@ -149,7 +149,7 @@ const CASES: &[Case] = &[
         ],
         agent: "support",
     },
-    // An agent that another one calls as a tool is not whose the trace is, even if it alone has a name.
+    // An agent that another one calls as a tool does not own the trace, even if it alone has a name.
     Case {
         scope: "github.copilot",
         spans: &[
@@ -160,7 +160,7 @@ const CASES: &[Case] = &[
         ],
         agent: "shop",
     },
-    // A service of Quarkus is told by the name of its span.
+    // A service of Quarkus is recognised by the name of its span.
     Case {
         scope: "io.quarkus.opentelemetry",
         spans: &[
@@ -317,7 +317,7 @@ fn spans(case: &Case) -> Vec<Span> {
     decoder.decode_plain(Signal::Traces, Encoding::Json, &body).unwrap().spans
 }
 
-/// All orders of so many.
+/// All orders of this many.
 fn orders(count: usize) -> Vec<Vec<usize>> {
     if count == 0 {
         return vec![Vec::new()];

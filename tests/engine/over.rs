@@ -42,7 +42,7 @@ impl Daemon {
         Self { pipeline, shown: BTreeSet::new() }
     }
 
-    /// Runs the clock; every second somebody looks.
+    /// Runs the clock; results are read every second.
     fn run_to(&mut self, from: Duration, to: Duration) {
         let mut now = from;
         while now < to {
@@ -97,7 +97,7 @@ fn trace_id(trace: u64) -> TraceId {
     TraceId((u128::from(trace) + 1).to_be_bytes())
 }
 
-/// A span of a service, of a trace, begun and ended so long after the start.
+/// A span of a service, in a trace, begun and ended this long after the start.
 fn span(trace: u64, id: u8, parent: u8, times: (Duration, Duration)) -> Span {
     Span {
         trace_id: trace_id(trace),
@@ -142,7 +142,7 @@ fn root(trace: u64, times: (Duration, Duration)) -> Span {
     }
 }
 
-/// A model call, then a tool call that takes so long, and the root: each is sent when it ends.
+/// A model call, then a tool call that takes this long, and the root: each is sent when it ends.
 fn run(daemon: &mut Daemon, trace: u64, begun: Duration, step: Duration) -> Duration {
     let chat = begun + SECOND;
     let model = Span { operation: Operation::Chat, ..span(trace, 2, 1, (begun, chat)) };
@@ -195,7 +195,7 @@ fn where_parents_come_a_trace_waits_for_its_root_from_the_second_run_on() {
         assert_eq!(board.map(|update| update.view.traces).sum::<u64>(), traces);
     };
     window(&daemon, 1);
-    // Its agent died: what it spent counts by the name of its service, when its time is over; how it ended nobody knows.
+    // Its agent died: its usage counts under the name of its service, when its time is over; how it ended is unknown.
     daemon.run_to(now + 55 * MINUTE, now + 66 * MINUTE);
     window(&daemon, 2);
     assert_eq!(daemon.decided_on(&trace, 1), ("age".to_owned(), false));
@@ -267,7 +267,7 @@ fn a_loop_is_shown_at_once_under_the_one_agent_that_is_known_and_counted_when_it
     daemon.send(calls(0, SECOND), SECOND);
     assert_eq!((looping(&daemon, ""), looping(&daemon, "support")), (1, 0));
     assert_eq!(daemon.count("", Counter::Loops, &["exact_repeat"]), 0);
-    // The root is in: it is not done, but it is known whose it is, of this trace and of others.
+    // The root has arrived: the trace is not done, but its agent is known, of this trace and of others.
     daemon.send(vec![root(0, (Duration::ZERO, 2 * SECOND))], 2 * SECOND);
     assert_eq!((looping(&daemon, ""), looping(&daemon, "support")), (0, 1));
     assert_eq!(daemon.count("support", Counter::Loops, &["exact_repeat"]), 0);
@@ -283,7 +283,7 @@ fn a_loop_is_shown_at_once_under_the_one_agent_that_is_known_and_counted_when_it
     assert_eq!(daemon.count("support", Counter::Loops, &["exact_repeat"]), 1);
     daemon.run_to(90 * SECOND, 101 * SECOND);
     assert_eq!(daemon.count("support", Counter::Loops, &["exact_repeat"]), 2);
-    // A second agent of the same service: which of them it is nobody can say before the root.
+    // A second agent of the same service: before the root arrives, the trace may belong to either.
     let named =
         Span { agent_name: Some(Arc::from("billing")), ..root(2, (101 * SECOND, 102 * SECOND)) };
     daemon.send(vec![named], 102 * SECOND);
@@ -294,7 +294,7 @@ fn a_loop_is_shown_at_once_under_the_one_agent_that_is_known_and_counted_when_it
     assert_eq!(names, ["", "billing", "support"]);
 }
 
-/// What comes, so long after what came before: parts of a trace, at least one.
+/// Arrivals, this long after the previous ones: parts of a trace, at least one.
 #[derive(Clone, Debug)]
 struct Coming {
     after: Duration,
@@ -318,7 +318,7 @@ fn coming() -> impl Strategy<Value = Vec<Coming>> {
     prop::collection::vec(one, 1..40)
 }
 
-/// The spans of what comes; traces are of one of two services.
+/// The spans of an arrival; traces belong to one of two services.
 fn spans_of(coming: &Coming, now: Duration) -> Vec<Span> {
     let trace = coming.trace;
     let calls = (2..2 + coming.calls).map(|id| tool(trace, id, 1, (now, now)));
@@ -445,7 +445,7 @@ fn work(trace: u64, times: (Duration, Duration)) -> [Span; 2] {
 fn a_root_that_ends_before_the_work_does_not_end_its_trace() {
     for shards in [1, 3] {
         let mut daemon = Daemon::new(shards);
-        // What is known: parents of such model calls come.
+        // It is known that parents of such model calls arrive.
         let mut now = Duration::ZERO;
         for trace in 0..3 {
             let [model, agent] = work(trace, (now, now + SECOND));
@@ -568,7 +568,7 @@ fn verdicts_of_traces_without_a_root_count_when_they_are_final() {
     daemon.run_to(SECOND, 59 * MINUTE);
     assert_eq!(daemon.shown, BTreeSet::from([String::new()]));
     assert_eq!(daemon.verdicts(""), (0, 0));
-    // Its root comes in time: it is that agent's, and failed.
+    // Its root arrives in time: the trace is that agent's, and failed.
     daemon.send(vec![root(0, (SECOND, 59 * MINUTE))], 59 * MINUTE);
     daemon.run_to(59 * MINUTE, 59 * MINUTE + 20 * SECOND);
     assert_eq!(daemon.verdicts("support"), (0, 1));
@@ -577,7 +577,7 @@ fn verdicts_of_traces_without_a_root_count_when_they_are_final() {
     daemon.run_to(HOUR, HOUR + 66 * MINUTE);
     assert_eq!((daemon.verdicts("shop"), daemon.verdicts("support")), ((0, 0), (0, 1)));
     assert_eq!(daemon.count("shop", Counter::Traces, &[]), 1);
-    // Where nothing is known of roots it has one.
+    // If nothing is known about roots, it has one.
     let elsewhere = Span { scope: 9, ..tool(2, 3, 1, (SECOND, SECOND)) };
     daemon.send(vec![elsewhere], 3 * HOUR);
     daemon.run_to(3 * HOUR, 3 * HOUR + 66 * MINUTE);
@@ -660,7 +660,7 @@ fn over_the_bound_the_quietest_open_trace_goes_as_partial() {
     for trace in 0..300_u64 {
         let now = SECOND * u32::try_from(trace).unwrap() / 100;
         stage.handle(Input::Span(Box::new(tool(trace, 2, 1, (now, now)))), at(now));
-        // The first ones go on, so they are not the quietest.
+        // The first ones continue, so they are not the quietest.
         for early in 0..10 {
             let id = u8::try_from(trace % 200).unwrap() + 20;
             stage.handle(Input::Span(Box::new(tool(early, id, 1, (now, now)))), at(now));
@@ -737,7 +737,7 @@ fn silence_counts_from_when_the_daemon_listens() {
     }
 }
 
-/// Two weeks of 500 traces a day, of which one in a hundred loses its root; then ten hang within an hour.
+/// Two weeks of 500 traces a day, one in a hundred of which loses its root; then ten hang within an hour.
 #[test]
 fn where_roots_are_lost_again_and_again_only_many_silent_traces_stall() {
     let mut daemon = Daemon::new(2);
@@ -774,7 +774,7 @@ fn where_roots_are_lost_again_and_again_only_many_silent_traces_stall() {
     assert!(stalled(&daemon) >= 9, "{}", stalled(&daemon));
 }
 
-/// A turn of a conversation that is one trace: tool calls below a root of its own, all with ids that no other turn has.
+/// A turn of a conversation that is one trace: tool calls below its own root, all with ids that no other turn has.
 fn turn(number: u8, calls: u8, begun: Duration) -> Vec<Span> {
     let first = number * 20 + 1;
     let ends = |call: u8| begun + SECOND * u32::from(call);
@@ -819,7 +819,7 @@ proptest! {
     fn each_turn_of_a_trace_id_that_comes_when_those_before_are_sealed_counts_once(
         turns in prop::collection::vec((0_u8..12, 8_u64..90), 1..6),
         order in prop::collection::vec(any::<u16>(), 17),
-        // What is sent again of earlier turns, between two requests.
+        // Repeated parts of earlier turns, between two requests.
         again in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
         (shards, together, restart) in (1_u32..5, 1_usize..6, 0_usize..8),
     ) {
@@ -860,7 +860,7 @@ proptest! {
         let (_, stages, _, _) = pipeline.lasting();
         let dropped: u64 = stages.iter().map(|stage| stage.counts().get("late", "dropped")).sum();
         prop_assert_eq!(evaluated, (turns.len() as u64, turns.len() as u64, calls));
-        // A restart begins the counts of stages anew.
+        // A restart resets the counts of stages.
         if restart == 0 || restart >= turns.len() {
             prop_assert_eq!(dropped, late);
         }

@@ -171,8 +171,7 @@ pub(crate) fn coherence(
     Some(Coherence { score: (1.0 - gap).clamp(0.0, 1.0), gap, note: None })
 }
 
-/// `argument_correctness` of a trace with this many tool calls, by a judge's verdicts, of which there may be more or
-/// fewer; not rounded.
+/// `argument_correctness` of a trace with this many tool calls, by a judge's verdicts, whose number may differ; not rounded.
 pub(crate) fn argument_correctness(tool_calls: u64, verdicts: &[&str]) -> f64 {
     if tool_calls == 0 || verdicts.is_empty() {
         return 1.0;

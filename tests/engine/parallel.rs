@@ -1,4 +1,4 @@
-//! What runs at the same time: parallel calls, agents and traces do not go on from each other.
+//! Concurrent work: parallel calls, agents and traces do not continue one another.
 
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ fn traces_with(options: &EngineOptions, spans: &[Span]) -> Vec<TraceView> {
     sessions.flat_map(|session| session.traces).collect()
 }
 
-/// Of each loop its kind, its severity and its count.
+/// For each loop its kind, its severity and its count.
 fn kinds(loops: &[LoopView]) -> Vec<(&'static str, Severity, u64)> {
     let mut kinds: Vec<_> =
         loops.iter().map(|found| (found.kind.name(), found.severity, found.count)).collect();
@@ -140,7 +140,7 @@ fn agents_that_work_at_the_same_time_are_no_loop_of_each_other() {
     // A few at a time.
     let pool = workers(&["worker"; 40], |at| (1_000 + 2_500 * at, 11_000 + 2_500 * at));
     assert_eq!(loops(&pool), []);
-    // Nor while they are at work, when none of their own spans has come.
+    // Nor while they are at work, when none of their own spans has arrived.
     for known in [loops_after_each(&spans), loops_after_each(&pool)] {
         assert!(known.iter().all(Vec::is_empty), "{known:?}");
     }
@@ -156,7 +156,7 @@ fn agents_that_follow_one_another_are_one_series() {
     let mut beside = workers(&["worker"; 12], in_turn);
     beside.push(agent(900, Some(ROOT), "watcher", (500, 500_000)));
     assert_eq!(loops(&beside), found);
-    // As they are known while they go on, with the last of their spans still to come.
+    // The loops that are known while the agents run, with the last of their spans still to come.
     let known = loops_after_each(&workers(&["worker"; 12], in_turn));
     assert!(known.iter().any(|loops| loops[..] == [("exact_repeat", CRITICAL, 10)]));
 }
@@ -179,7 +179,7 @@ fn agents_that_follow_one_another_with_other_inputs_do_not_go_on_from_each_other
     assert_eq!(traces(&spans)[0].signals["confidence"].score.to_string(), "1");
     let known = loops_after_each(&spans);
     assert!(known.iter().all(Vec::is_empty), "{known:?}");
-    // Who is begun again with the same input gets nowhere.
+    // An agent that is started again with the same input makes no progress.
     let found = [("exact_repeat", CRITICAL, 12)];
     assert_eq!(loops(&given(&["worker"; 12], &["a"])), found);
     // As do those that talk to each other, whatever they say.
@@ -274,7 +274,7 @@ fn a_long_call_beside_a_loop_does_not_hide_it() {
     assert_eq!(found, [("exact_repeat", CRITICAL, 12)]);
     let two = rounds(12, &[(("search", 1), (3_000, 4_000)), (("fetch", 2), (3_001, 4_100))]);
     assert_eq!(loops(&[two, vec![long]].concat()), [("cycle", CRITICAL, 12)]);
-    // Calls of which a few run at any time are parallel, all of them.
+    // Calls are parallel if a few of them run at any time.
     let mut pool = vec![root(100_000)];
     pool.extend((0..30).map(|at| {
         failed(tool(100 + at, ROOT, ("fetch", at), (1_000 * at + 500, 1_000 * at + 2_900)))
@@ -288,7 +288,7 @@ fn error(spans: &[Span]) -> bool {
 
 #[test]
 fn whether_a_trace_failed_does_not_hang_on_which_parallel_call_began_last() {
-    // Two calls at once, of which one fails and the other answers.
+    // Two calls at once, one of which fails while the other answers.
     for (fails, answers) in [((1_000, 3_000), (1_500, 2_500)), ((1_500, 3_100), (1_000, 3_000))] {
         let spans = [root(9_000), chat(2, ROOT, answers), failed(chat(3, ROOT, fails))];
         assert!(!error(&spans));
@@ -299,14 +299,14 @@ fn whether_a_trace_failed_does_not_hang_on_which_parallel_call_began_last() {
     let both =
         [root(9_000), failed(chat(2, ROOT, (1_000, 2_000))), failed(chat(3, ROOT, (1_500, 4_000)))];
     assert!(error(&both));
-    // The root tells that it went well all the same.
+    // The root says that it succeeded all the same.
     let well = Span { status: Status::Ok, ..root(9_000) };
     assert!(!error(&[&[well], &after[1..]].concat()));
 }
 
 #[test]
 fn of_the_model_calls_those_of_the_outermost_agent_decide_whether_a_trace_failed() {
-    // A worker's call fails, whichever it is, and the boss goes on; or its clock is ahead.
+    // A worker's call fails, whichever it is, and the boss continues; or its clock is ahead.
     for late in [0, 100, 60_000] {
         let mut spans = workers(&["worker"; 12], |at| (1_000 + 100 * at, 55_000 + late));
         spans.push(chat(2, ROOT, (500, 900)));
@@ -389,7 +389,7 @@ fn attempts_beside_a_model_call_that_succeeded_at_once_are_one_step_with_it() {
     assert_eq!(and(&after_tool), "0.5");
     let elsewhere = [agent(30, Some(ROOT), "other", (1_350, 3_000)), chat(12, 30, (1_400, 2_000))];
     assert_eq!(and(&elsewhere), "0.333333333333");
-    // The second one began while the first was still going on: only the second was made again.
+    // The second one began while the first was still running: only the second was repeated.
     let beside = [failed(call(10, (1_000, 1_250))), attempts[1].clone(), call(12, (1_400, 2_000))];
     assert_eq!(confidence(&beside), "0.5");
     // What goes well later is another step.

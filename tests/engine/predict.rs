@@ -118,13 +118,13 @@ fn more_effort_is_more_likely_a_failure_until_outcomes_say_that_it_is_not() {
     let longest = &untold[usize::try_from(SESSIONS).unwrap() - 1];
     let prediction = longest.prediction.as_ref().unwrap();
     assert!((prediction.more_than["tool_calls"] - 119.0 / 120.0).abs() < 1e-12);
-    // Nothing told tokens or dollars.
+    // Nothing reported tokens or dollars.
     assert!(!prediction.more_than.contains_key("cost"), "{prediction:?}");
     let outcomes: Vec<(u64, bool)> = (1..=50).map(|number| (number, number <= 20)).collect();
     let told = sessions(&all, &outcomes, 2, false);
     assert!(chance(&told, 5) > chance(&told, 55));
     assert_eq!(told[0].prediction.as_ref().unwrap().outcomes_known, 50);
-    // An outcome is a signal of its own, and moves no other number.
+    // An outcome is a separate signal, and moves no other number.
     for (before, after) in untold.iter().zip(&told) {
         assert_eq!((before.effort, before.consistency), (after.effort, after.consistency));
     }
@@ -166,7 +166,7 @@ fn each_done_trace_has_a_chance_by_itself_among_the_traces_of_its_agent() {
 #[test]
 fn how_often_sessions_succeed_is_told_from_outcomes_and_from_the_effort_of_all() {
     let all: Vec<u64> = (1..=SESSIONS).collect();
-    // Of every other session the outcome is told: the longer, the more of them failed.
+    // The outcome of every other session is reported: the longer they are, the more of them failed.
     let outcomes: Vec<(u64, bool)> =
         (1..=SESSIONS).step_by(2).map(|number| (number, number * number % 59 < number)).collect();
     let told = document(&all, &outcomes, 2, false);
@@ -188,7 +188,7 @@ fn how_often_sessions_succeed_is_told_from_outcomes_and_from_the_effort_of_all()
     assert!((agent.signal_auroc["error"].auroc - 0.5).abs() < 1e-12);
     // It is the outcome that lowers it, and nothing else.
     assert!((agent.signal_auroc["reliability"].auroc - 0.5).abs() < 1e-12);
-    // What is told of an outcome does not count as telling it.
+    // The signal of an outcome does not count as a prediction of it.
     assert!(!agent.signal_auroc.contains_key("outcome"), "{:?}", agent.signal_auroc);
     let calibration = agent.calibration.unwrap();
     assert!(calibration.brier < calibration.brier_of_base, "{calibration:?}");
@@ -219,7 +219,7 @@ fn sessions_that_are_always_judged_weigh_less_than_those_that_stand_for_others()
     // 40 of 50, and not 10 of 20.
     assert!((success.estimate - 0.8).abs() < 0.05, "{success:?}");
     assert!(success.lower > 0.5 && success.always_lower < success.lower, "{success:?}");
-    // What others chose to tell does not count beside it.
+    // Selected reports of others do not count beside it.
     let others = (11..=13).map(|number| outcome(number, true)).collect();
     pipeline.apply(Vec::new(), Vec::new(), others, now);
     assert_eq!(pipeline.document().agents[0].success["all"].told, 20);

@@ -93,7 +93,7 @@ fn run() -> impl Strategy<Value = RunRecord> {
     )
 }
 
-/// Runs of which no two have the same task and id.
+/// Runs without a repeated task and id.
 fn runs() -> impl Strategy<Value = Vec<RunRecord>> {
     proptest::collection::vec(run(), 0..40).prop_map(|runs| {
         let distinct: BTreeMap<_, RunRecord> =
@@ -201,7 +201,7 @@ proptest! {
             TaskOptions { last_runs, max_actions_per_run: limit, ..TaskOptions::default() };
         let mut agent = AgentTasks::new(options.clone());
         for (at, run) in ordered(&runs, &history.order).into_iter().enumerate() {
-            // What a run is changes; when it began and under what does not.
+            // The facts of a run change; when it began and its key do not.
             let other = history.others[at % history.others.len()].clone();
             agent.upsert(RunRecord {
                 actions: other.actions,

@@ -84,7 +84,7 @@ proptest! {
         };
         let slow = pandaprobe::loop_detection(earlier, current, &embed).unwrap();
         match slow.note {
-            // Where nothing was compared the slow model says 1, and the engine nothing, but for a first trace.
+            // If nothing was compared the slow model says 1, and the engine nothing, except for a first trace.
             Some(_) if !earlier.is_empty() => prop_assert_eq!(score, None),
             _ => prop_assert!((score.unwrap().to_f64() - slow.score).abs() <= 5e-5 + 1e-9),
         }
@@ -101,8 +101,8 @@ fn a_recording_has_sessions_with_scores() {
     }
 }
 
-/// So many traces of a tool call, and a root of each that is told when these were taken for all of them. The root names a session; the
-/// first part has a root that names another one, if `is_named`, else it names none.
+/// This many traces of a tool call, and a root of each that is sent when the calls of all of them have been taken. The root names a
+/// session; the first part has a root that names another one, if `is_named`, else it names none.
 fn in_two_parts(traces: u32, is_named: bool) -> (Vec<Span>, Vec<Span>) {
     let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
     let text =

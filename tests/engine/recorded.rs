@@ -1,4 +1,4 @@
-//! What captures of real clients hold, a pipeline that is fed with it, and the same pipeline in the next process.
+//! The content of captures of real clients, a pipeline that is fed with it, and the same pipeline in the next process.
 
 #![allow(dead_code, reason = "no test needs all of it")]
 

@@ -1,5 +1,5 @@
-//! Whatever comes, in whatever order, how often and how late: every signal, loop and score is what the reference model computes
-//! from what was decoded.
+//! Whatever arrives, in whatever order, how often and how late: every signal, loop and score is what the reference model computes
+//! from the decoded data.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,9 +62,9 @@ struct Run {
     /// Absent: its session.
     attempt: Option<u8>,
     success: Option<bool>,
-    /// What is reported of it by task and run: that it failed, time.
+    /// The report about it by task and run: that it failed, time.
     outcomes: Vec<(bool, u8)>,
-    /// What is reported of it: name, identifier, tenths, time; and whether our judge says so.
+    /// Reports about it: name, identifier, tenths, time; and whether the judge sent it.
     reports: Vec<(u8, u8, u8, u8, bool)>,
 }
 
@@ -130,7 +130,7 @@ fn step() -> impl Strategy<Value = Step> {
     )
 }
 
-/// Steps, some of which come again and again.
+/// Steps, some of which are repeated.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let stretch = (prop::collection::vec(step(), 1..4), 1..5_usize);
     prop::collection::vec(stretch, 0..3).prop_map(|stretches| {
@@ -192,7 +192,7 @@ fn said(number: Option<u8>) -> Option<Text> {
     number.map(|number| Text { rank: 0, text: shared(TEXTS[usize::from(number)]) })
 }
 
-/// What a run sends.
+/// The data that a run sends.
 fn sent(number: usize, run: &Run) -> Vec<Item> {
     let resource = Resource { service_name: Some(shared("shop")), ..Resource::default() };
     let session = run.session.map(|session| SessionName {
@@ -259,7 +259,7 @@ fn sent(number: usize, run: &Run) -> Vec<Item> {
     items
 }
 
-/// What came of the run that a trace is of; `None` if it is of none.
+/// The outcome of a trace's run; `None` if it has none.
 fn reported_of_run(number: usize, run: &Run, (failed, time): (bool, u8)) -> Option<Report> {
     let agent = AgentParts {
         service_name: "shop".into(),
@@ -311,7 +311,7 @@ fn of_step(root: &Span, step: &Step) -> Span {
         let name = step.tool.map(|tool| shared(format!("worker {tool}")));
         let agent_name = name.or_else(|| root.agent_name.clone());
         let input_hash = step.arguments.map(|(given, _)| IdHash::from(given.to_string().as_str()));
-        // Some work at a conversation of their own.
+        // Some work at their own conversation.
         let item = |item: u8| SessionName {
             attribute: shared("item"),
             id: shared(format!("item {item}")),
@@ -320,7 +320,7 @@ fn of_step(root: &Span, step: &Step) -> Span {
         let operation = Operation::InvokeAgent;
         return Span { operation, agent_name, input_hash, session, ..span };
     }
-    // Numbers stand for themselves, each at its place: whoever compares their hashes compares them.
+    // Numbers represent values, each at its place: comparing their hashes compares the numbers.
     let arguments = step.arguments.map(|(a, b)| {
         let values = [u64::from(a) << 32 | 1, u64::from(b) << 32 | 2, 3, 4];
         let text = format!(r#"{{"a":{a},"b":{b},"c":0,"d":0}}"#);
@@ -354,7 +354,7 @@ fn reported(
     }
 }
 
-/// Delivers things as it is told to, some of them twice, and compares what comes out with what the model says of them.
+/// Delivers items as `delivery` says, some of them twice, and compares the results with the model's.
 fn compared(items: &[Item], delivery: &Delivery) -> Comparison {
     let mut options = EngineOptions::default();
     options.assemble.keep_content = true;

@@ -1,5 +1,5 @@
-//! Owners of the assemble stage follow one another, each beginning at a checkpoint, or with nothing, and telling again what
-//! those before it told: what the session stages have counted, and what they hold, is what one owner's telling makes it.
+//! Owners of the assemble stage follow one another, each beginning at a checkpoint, or with nothing, and sending again what earlier
+//! ones sent: the session stages count and hold the same as with a single owner.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use proptest::prelude::*;
 
 const START: Timestamp = Timestamp(1_800_000_000_000_000_000);
 
-/// What follows from the records whatever was told meanwhile.
+/// What follows from the records, whatever was sent meanwhile.
 const LASTING: [Counter; 9] = [
     Counter::Traces,
     Counter::Loops,
@@ -161,7 +161,7 @@ fn apply(
     }
 }
 
-/// The session stages after all that these owners told, and what each of them counted.
+/// The session stages after everything that these owners sent, and the counts of each.
 fn told(
     records: &[Record],
     owners: &[Owner],

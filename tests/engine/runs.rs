@@ -1,5 +1,5 @@
-//! Scores over runs, in every window, are those of the slow model over the runs that are there, whatever order their
-//! traces and reports come in, how often, and what they said before.
+//! Scores over runs, in every window, are those of the slow model over the existing runs, whatever order their traces and reports
+//! arrive in, how often, and what they said before.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const MOMENT: Moment = Moment { now: NOW, wall: NOW };
 const WINDOW: Duration = Duration::from_secs(300);
 const LAST: usize = 4;
 
-/// What one trace last was: a run of its own, or nothing.
+/// The last state of one trace: its run, or nothing.
 #[derive(Clone, Debug)]
 struct One {
     task: u8,
@@ -178,14 +178,14 @@ fn a_run_whose_actions_are_not_all_compared_is_counted() {
     assert_eq!([2, 1].map(cuts), [0, 1]);
 }
 
-/// Lets everything come in an order that the keys say, some of it twice; a trace's own words keep their order.
+/// Applies everything in the order of the keys, some of it twice; the states of one trace keep their order.
 fn lived(world: &[(One, Vec<One>)], keys: &[u16]) -> AgentRuns {
     let options =
         AgentOptions { windows: vec![WINDOW], last_traces: LAST, ..AgentOptions::default() };
     let mut runs = AgentRuns::new(&options, &TaskOptions::default(), &ArsOptions::default());
     let mut counts = Counts::default();
     let mut keys = keys.iter().cycle().copied();
-    // What a trace said comes in order: each further word sorts after the one before.
+    // The states of a trace come in order: each one sorts after the previous one.
     let mut events: Vec<(u32, usize, Event<'_>)> = Vec::new();
     for (number, (one, before)) in world.iter().enumerate() {
         let mut key = 0_u32;

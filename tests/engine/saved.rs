@@ -1,4 +1,4 @@
-//! What stages write down and read back is what they held: a restart at any moment changes no result.
+//! What stages save and restore is what they held: a restart at any moment changes no result.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -102,9 +102,9 @@ fn restarted(before: Pipeline, route: Route, now: Timestamp) -> Pipeline {
     after
 }
 
-/// What is on the board, without what belongs to a process.
+/// The content of the board, without what belongs to a process.
 fn board(pipeline: &Pipeline) -> BTreeMap<AgentKey, AgentFacts> {
-    // An agent of which only counters are left goes with them.
+    // An agent with only counters left is removed with them.
     let counted = |update: &AgentFacts| {
         update.view.traces > 0 || update.sessions_active > 0 || update.runs > 0
     };

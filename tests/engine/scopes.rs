@@ -1,5 +1,5 @@
-//! What tells sessions of one id apart: the namespace of their services, their outermost agent, or nothing; whatever order spans
-//! come in.
+//! What distinguishes sessions with the same id: the namespace of their services, their outermost agent, or nothing; whatever order
+//! spans come in.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What one trace took, and who of its agents took it.
+//! The usage of a trace, and the share of each of its agents.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ fn over(options: &EngineOptions, spans: Vec<Span>) -> Pipeline {
     pipeline
 }
 
-/// A turn of `boss`, who has `helper` look something up three times in vain.
+/// A turn of `boss`, which lets `helper` look something up three times without a result.
 fn team() -> Vec<Span> {
     vec![
         agent(1, 0, "boss", (0, 20)),

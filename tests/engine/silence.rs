@@ -29,7 +29,7 @@ impl Run {
         Self { pipeline: Pipeline::new(&options, 2), now: BEGIN, traces: 0 }
     }
 
-    /// Traces of these spans for so many minutes; returns whether the alert fired meanwhile.
+    /// Traces with these spans for this many minutes; returns whether the alert fired meanwhile.
     fn minutes(&mut self, minutes: u64, agent: &AgentKey, spans: &[&str]) -> bool {
         let mut fired = false;
         for _ in 0..minutes {
@@ -130,7 +130,7 @@ fn an_agent_that_is_named_at_the_end_has_not_stopped() {
     let mut run =
         Run::new(AssembleOptions { late_horizon: minutes(15), ..AssembleOptions::default() });
     let shop = agent("shop");
-    // Two other agents speak in that service, so nobody knows whose a trace is before it is final.
+    // Two other agents are in that service, so the agent of a trace is unknown before it is final.
     for other in ["root support", "root billing"] {
         run.minutes(10, &shop, &[other]);
     }

@@ -1,5 +1,5 @@
-//! Agents that speak in log records, beyond their captures: with spans too, without details, cut off, several at once, late, and of the
-//! configuration.
+//! Agents that send log records, beyond their captures: with spans too, without details, cut off, several at once, late, and from
+//! the configuration.
 
 use agentgauge::engine::convention::LogConvention;
 use agentgauge::engine::options::ConventionOptions;
@@ -77,7 +77,7 @@ fn document(items: &[Item], shards: u32) -> Document {
     pipeline.document()
 }
 
-/// What comes out, which is the same backwards, doubled, and with any number of shards.
+/// The results, which are the same backwards, doubled, and with any number of shards.
 fn read(options: &ConventionOptions, requests: &[(Signal, Value)]) -> Document {
     let sent = decode(options, requests);
     let straight = document(&sent, 1);
@@ -102,7 +102,7 @@ fn tools(trace: &TraceView) -> Vec<(&str, Option<bool>)> {
     trace.tools.iter().map(|tool| (tool.name.as_deref().unwrap_or_default(), tool.error)).collect()
 }
 
-/// A turn of Claude Code in records, in the trace of its spans or in one of their own.
+/// A turn of Claude Code in records, in the trace of its spans or in a separate one.
 fn turn(own: Option<&str>) -> Vec<Value> {
     let base = |more: Value| {
         let mut sent = json!({"session.id": "s", "prompt.id": "p"});
@@ -206,7 +206,7 @@ fn a_turn_in_records_spans_or_both_counts_each_call_once() {
             assert_eq!(trace.cost_usd, Some(1.0));
             assert_eq!(trace.tools[0].arguments, Some(json!({"command": "ls"})));
             assert_eq!(trace.input.as_deref(), Some("why?"));
-            // What the client asks a model for its own ends is no answer.
+            // An answer that the client requests for its own purposes does not count.
             assert_eq!(trace.output.as_deref(), Some("Because."));
         }
         let agents: Vec<_> =
@@ -405,7 +405,7 @@ fn an_agent_that_another_one_began_gives_no_trace_its_name() {
     let mut helped = of_prompt("p", 302, "api_request", of_agent);
     helped["traceId"] = json!(TRACE);
     helped["spanId"] = json!("00000000000000a4");
-    // Before the span of its turn has come, too; and where its call has a span, it is the agent's all the same.
+    // Before the span of its turn has arrived, too; and if its call has a span, it is the agent's all the same.
     for (requests, calls) in
         [(vec![claude(&[helped.clone()]), spans()], 3), (vec![claude(&[helped])], 1)]
     {
@@ -607,7 +607,7 @@ fn a_turn_is_done_when_the_next_one_begins_and_else_when_it_was_quiet_for_long()
     assert_eq!(done(&mut pipeline, 415), 1);
     assert_eq!(done(&mut pipeline, 690), 1);
     assert_eq!(done(&mut pipeline, 705), 2);
-    // Nothing has begun after it, so what comes later is of it still.
+    // Nothing has begun after it, so later records still belong to it.
     send(&mut pipeline, 2000, &[result(2_000_000, "q", "d")]);
     pipeline.finish(Timestamp(at(2_001_000)));
     let document = pipeline.document();

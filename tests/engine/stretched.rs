@@ -1,8 +1,8 @@
-//! Captures as SDKs send them, only slower: each span when it ends, so children first and the root last, in batches of five seconds,
-//! each run stretched to ten minutes. What comes out is what comes out when all is there at once.
+//! Captures as SDKs send them, only slower: each span when it ends, so children first and the root last, in batches of five
+//! seconds, each run stretched to ten minutes. The result is the same as if everything arrived at once.
 //!
-//! Where only the order of log records tells the turns of a session, its records come in that order, as agents send them, and the session
-//! is the run.
+//! If only the order of log records assigns them to turns, the records of a session arrive in that order, as agents send them, and
+//! the session is the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -59,7 +59,7 @@ fn ends(items: &[Item]) -> BTreeMap<(TraceId, SpanId), u64> {
     ends
 }
 
-/// Whether it is for the order of records to tell the turn that a span is of.
+/// Whether only the order of records assigns a span to its turn.
 fn ordered(span: &Span, items: &[Item]) -> bool {
     let session = |span: &Span| (span.scope == RECORD_SCOPE).then(|| span.trace_id.0[..8].to_vec());
     let stands_for_some = |item: &Item| match item {
@@ -69,7 +69,7 @@ fn ordered(span: &Span, items: &[Item]) -> bool {
     session(span).is_some() && items.iter().any(stands_for_some)
 }
 
-/// What a span goes on with: its trace, or all of its session.
+/// What a span keeps running: its trace, or its whole session.
 fn run_of(span: &Span, items: &[Item]) -> TraceId {
     let mut id = span.trace_id;
     if ordered(span, items) {
@@ -78,7 +78,7 @@ fn run_of(span: &Span, items: &[Item]) -> TraceId {
     id
 }
 
-/// From when to when each trace went on; evaluators come after that.
+/// The time in which each trace ran; evaluators come after that.
 fn extents(items: &[Item]) -> BTreeMap<TraceId, (u64, u64)> {
     let mut extents: BTreeMap<TraceId, (u64, u64)> = BTreeMap::new();
     let spans = items.iter().filter_map(|item| match item {
@@ -148,7 +148,7 @@ fn counted(pipeline: &Pipeline) -> Counted {
     counted
 }
 
-/// What is left when all is over, without what follows from when things came.
+/// The state at the end, without what depends on arrival times.
 fn left(pipeline: &mut Pipeline, now: Timestamp) -> (Value, Counted) {
     pipeline.advance(now.after(REST));
     let counted = counted(pipeline);
@@ -176,7 +176,7 @@ fn difference(at: &str, one: &Value, other: &Value) -> Option<String> {
     }
 }
 
-/// What is wrong with a capture when it is stretched.
+/// The problems of a capture when it is stretched.
 fn wrong(capture: &str) -> Vec<String> {
     let sent = stretched(&items(capture));
     let end = sent.last().map_or(Timestamp(0), |(at, _)| *at);

@@ -1,8 +1,8 @@
 """The committed rules with shorter windows, in a real Prometheus with a real Alertmanager, over recorded sessions.
 
-An agent that loops raises its alerts, with links that lead somewhere; one that comes to fail pages, with what is to be known at night, for as long as it
-fails; a healthy one beside them raises none. Gauges read through Prometheus
-equal those of the API, and every panel of the dashboards is a query that Prometheus takes.
+A looping agent raises its alerts, with valid links; an agent that begins to fail pages, with all facts that are needed at night, for as
+long as it fails; a healthy one beside them raises none. Gauges read through Prometheus equal those of the API, and Prometheus accepts the
+query of every panel of the dashboards.
 
 Nothing here depends on when something starts or how fast the machine is: agents run until everything about alerts is
 decided, windows are long against the interval between scrapes, and how long the healthy one was watched is counted in
@@ -35,15 +35,15 @@ ROOT = HERE.parent.parent
 CAPTURE = ROOT / "tests/data/captures/oi-openai"
 GIVE_UP_SECONDS = 600
 
-# Seconds instead of what the rules say: in the same order, and the shortest is twenty scrapes long.
+# Seconds instead of the rules' times: in the same order, and the shortest is twenty scrapes long.
 WINDOWS = {"1m": 5, "2m": 10, "5m": 20, "10m": 20, "15m": 20, "30m": 30, "1h": 40, "6h": 60, "1d": 60}
 # Rules are evaluated every second, so this many evaluations are the longest window.
 FURTHER_EVALUATIONS = max(WINDOWS.values())
 
 LOOPING = {"AgentSessionLooping", "AgentLoopSpend", "AgentReliabilityDrop"}
-# Seconds that loops took which come all at once.
+# Seconds of loops that arrive all at once.
 SHORT = [1, 12, 300]
-# Those about which somebody is to be told.
+# Alerts that must notify.
 BAD = {"looping", "failing", "short", "claude-code"}
 
 
@@ -88,7 +88,7 @@ class Recording:
 
 
 class Feed(threading.Thread):
-    """Agents at work: every recording again and again, each time as a new session, until the block ends."""
+    """Agents at work: every recording repeatedly, each time as a new session, until the block ends."""
 
     def __init__(self, url, recordings):
         super().__init__(daemon=True)
@@ -121,7 +121,7 @@ class Feed(threading.Thread):
 
 
 def send_short_loop(url, seconds):
-    """One turn that is over when it comes: twelve equal calls within so many seconds."""
+    """One turn that is over when it arrives: twelve equal calls within this many seconds."""
     end = time.time_ns()
     step = seconds * 1_000_000_000 // 12
     calls = {"operation.name": "execute_tool", "tool.name": "search", "tool.call.arguments": "{}", "tool.call.result": "nothing"}
@@ -162,14 +162,14 @@ def send_open_turn(url):
 
 
 def check_open_turn(pager):
-    """Somebody is told of an agent that speaks in log records."""
+    """An agent that sends log records raises a notification."""
     labels = {"alertname": "AgentSessionLooping", "severity": "critical", "gen_ai_agent_name": "claude-code"}
     told = until("the open turn", lambda: pager.last(**labels), GIVE_UP_SECONDS, lambda: pager.told[-1:])
     print(f"told of a turn of Claude Code: {told['annotations']['summary']}")
 
 
 def check_short_loops(pager):
-    """With nothing but Alertmanager's defaults somebody is told of loops that were over before it had waited for the group."""
+    """With nothing but Alertmanager's defaults, loops that were over before it had waited for the group raise a notification."""
     for seconds in SHORT:
         labels = {"alertname": "AgentSessionLooping", "severity": "critical", "gen_ai_agent_name": f"for {seconds} s"}
         told = until(f"the loop of {seconds} s", lambda: pager.last(**labels), GIVE_UP_SECONDS, lambda: pager.told[-1:])
@@ -177,7 +177,7 @@ def check_short_loops(pager):
 
 
 class Watched:
-    """A Prometheus, and what its Alertmanager was ever told."""
+    """A Prometheus, and everything that its Alertmanager ever received."""
 
     def __init__(self, prometheus, alertmanager):
         self.prometheus, self.alertmanager = prometheus, alertmanager
@@ -188,7 +188,7 @@ class Watched:
         return json.loads(get(url)[0])["data"]["result"]
 
     def look(self):
-        """Takes what the Alertmanager has now to what it had before."""
+        """Adds the Alertmanager's current alerts to the earlier ones."""
         for alert in json.loads(get(f"http://{self.alertmanager}/api/v2/alerts")[0]):
             self.raised[alert["fingerprint"]] = alert
 
@@ -243,7 +243,7 @@ def check_alerts(feed, watched):
 
     until(f"{FURTHER_EVALUATIONS} further evaluations", all_evaluated, GIVE_UP_SECONDS)
 
-    # The healthy agent was judged: it has what every guard asks for, so it is not silent for want of traces or of a past.
+    # The healthy agent was judged: it meets every guard, so it is not silent for want of traces or of a past.
     for series in [
         'service_agent:agentgauge_trace_evaluations:increase1h{service_name="healthy"} >= 50',
         'service_agent:agentgauge_trace_evaluations:increase6h{service_name="healthy"} >= 50',
@@ -254,7 +254,7 @@ def check_alerts(feed, watched):
 
 
 def check_silence(watched):
-    """Of other agents nothing was ever said, not even pending, at any evaluation since the start."""
+    """Other agents never had an alert, not even a pending one, at any evaluation since the start."""
     others = watched.ask(f'count_over_time(ALERTS{{service_name!="",service_name!~"{"|".join(BAD)}"}}[1d])')
     assert not others, f"others than {BAD}: {others}"
     watched.look()
@@ -268,7 +268,7 @@ def check_links(raised, browser):
     opened = set()
     for alert in raised:
         labels, annotations = alert["labels"], alert["annotations"]
-        # The page is opened elsewhere; here, what it shows there.
+        # The page is opened elsewhere; this checks what it shows there.
         text, _ = get(annotations["runbook_url"].replace("/#/runbook/", "/runbook/"))
         assert text.startswith(labels["alertname"]), text
         explain = annotations.get("explain_url", "")
@@ -285,7 +285,7 @@ def check_links(raised, browser):
     print(f"{len(opened)} links of alerts were opened in a browser")
 
 
-# What is exported over a window, and what the API calls it there.
+# The exported names over a window, and the API's names there.
 GAUGES = {
     "agentgauge_agent_reliability_score": "reliability",
     "agentgauge_agent_consistency_score": "consistency",
@@ -295,7 +295,7 @@ GAUGES = {
 
 
 def check_gauges(ask, http):
-    """Every gauge over a window, read through Prometheus, is what the API says, and neither has one that the other has not."""
+    """Every gauge over a window, read through Prometheus, equals the API's value, and neither lacks one of the other's."""
 
     def of_prometheus():
         gauges = {}
@@ -342,7 +342,7 @@ def check_exemplars(prometheus, http):
 
 
 def check_panels(prometheus):
-    """Prometheus takes every query of the dashboards."""
+    """Prometheus accepts every query of the dashboards."""
     variables = {"$window": "1h", "$__rate_interval": "1m", "$datasource": ""}
     count = 0
     for path in sorted((ROOT / "deploy/grafana").glob("*.json")):
@@ -365,7 +365,7 @@ def main():
     binary, work = sys.argv[1], pathlib.Path(sys.argv[2])
     serve = [binary, "serve", "--config", str(HERE / "alerts.toml")]
     serve += ["--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    # Debian calls it by the longer name.
+    # Debian uses the longer name.
     program = shutil.which("prometheus-alertmanager") or "alertmanager"
 
     def managing(name):
@@ -377,12 +377,12 @@ def main():
     with running(serve, stdout=subprocess.PIPE, text=True) as daemon, Pager() as pager, Pager() as usual, Browser(work) as browser:
         bound = json.loads(daemon.stdout.readline())
         http = f"http://{bound['http']}"
-        # How alerts are grouped is left as it is: all of them together. Only the waiting is shorter.
+        # The grouping of alerts is the default: all of them together. Only the waits are shorter.
         (work / "alertmanager.yml").write_text(
             "route: {receiver: pager, group_wait: 1s, group_interval: 1s}\n"
             f"receivers: [{{name: pager, webhook_configs: [{{url: '{pager.url}'}}]}}]\n"
         )
-        # And one as it comes.
+        # And one without changes.
         (work / "usual.yml").write_text(
             f"route: {{receiver: pager}}\nreceivers: [{{name: pager, webhook_configs: [{{url: '{usual.url}'}}]}}]\n"
         )

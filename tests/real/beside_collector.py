@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """The same attacks on a daemon and on the Collector: slow bodies, idle connections, gzip bombs, four times as many senders as keep it
-busy, a cap of memory, and kill -9 while requests are acknowledged. Says of each what honest senders got, what memory it took, and what was
+busy, a cap of memory, and kill -9 while requests are acknowledged. Reports for each what honest senders got, how much memory it took, and what was
 lost.
 
 Usage: beside_collector.py BINARY COLLECTOR [NAME..], of slow, idle, bombs, twice, capped, killed; all of them without a name. Longer by
-AGENTGAUGE_ROUND_SECONDS (3 without). Prints the table of docs/comparison.md. Fails where the daemon loses what it acknowledged, or where
-honest senders beside an attack get nothing of it.
+AGENTGAUGE_ROUND_SECONDS (3 without). Prints the table of docs/comparison.md. Fails if the daemon loses acknowledged data, or if
+honest senders get no answers during an attack.
 
-Both have the same two cores and the same honest senders, over OTLP/HTTP in JSON, 64 spans a request. The Collector takes OTLP in and drops it
-(`nop`), which is less than the daemon does; for `killed` it keeps it in `file_storage` until a sink takes it.
+Both have the same two cores and the same honest senders, over OTLP/HTTP in JSON, 64 spans a request. The Collector receives OTLP and drops it
+(`nop`), which is less than the daemon does; for `killed` it keeps it in `file_storage` until a sink accepts it.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ BOMB_BYTES = 1 << 30
 
 
 class Daemon:
-    """A daemon, with a store where it is to lose nothing."""
+    """A daemon, with a store if it must lose nothing."""
 
     name = "agentgauge"
 
@@ -63,13 +63,13 @@ class Daemon:
         until("it to be ready", lambda: get(f"http://{self.http}/readyz"), 60)
 
     def held(self):
-        """The spans of the traces that it has: each is a session."""
+        """The spans of its traces, each of which is a session."""
         page = json.loads(get(f"http://{self.http}/api/v1/sessions?detail=row&limit=1"))
         return PARTS * page["total"]
 
 
 class Collector:
-    """The Collector, with a queue on disk where it is to lose nothing."""
+    """The Collector, with a queue on disk if it must lose nothing."""
 
     name = "Collector"
 
@@ -109,12 +109,12 @@ class Collector:
             return True
 
     def held(self):
-        """The spans that came out of it."""
+        """The spans that it sent on."""
         return len(self.sink.spans)
 
 
 class Sink:
-    """Takes OTLP in JSON once it is open, and notes the spans in it."""
+    """Accepts OTLP in JSON once it is open, and notes the spans in it."""
 
     def __init__(self):
         sink = self
@@ -145,7 +145,7 @@ def address_of(address):
 
 
 class Told:
-    """What honest senders were told."""
+    """The answers to honest senders."""
 
     def __init__(self):
         self.lock, self.taken, self.refused, self.lost = threading.Lock(), 0, 0, 0
@@ -181,7 +181,7 @@ def send(address, told, end):
 
 
 def honest(address, seconds, senders=SENDERS):
-    """Sends for so long; returns what became of it."""
+    """Sends for this long; returns the outcome."""
     told, end = Told(), time.monotonic() + seconds
     threads = [threading.Thread(target=send, args=(address, told, end)) for _ in range(senders)]
     for thread in threads:
@@ -192,7 +192,7 @@ def honest(address, seconds, senders=SENDERS):
 
 
 class Attack:
-    """Connections that are held open, and what they do again and again, in a thread of their own."""
+    """Connections that are held open, and what they do repeatedly, in a separate thread."""
 
     def __init__(self, address, count, begin, again=lambda stream: None):
         self.address, self.count, self.begin, self.again = address, count, begin, again
@@ -243,7 +243,7 @@ def running(kind, binary, **options):
 
 
 def beside(kind, binary, attack):
-    """What honest senders get beside an attack, of what they had before."""
+    """The share of what honest senders got before that they get beside an attack."""
     with running(kind, binary) as server:
         before = honest(server.address, ROUND)
         with attack(server.address):

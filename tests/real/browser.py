@@ -10,7 +10,7 @@ COMMAND = "exec chromium --headless=new --no-sandbox --disable-gpu --remote-debu
 
 
 class Browser:
-    """Runs until the block ends; keeps its profile below a directory of ours."""
+    """Runs until the block ends; keeps its profile below a temporary directory."""
 
     def __init__(self, work):
         # It reads from descriptor 3 and writes to 4.
@@ -27,7 +27,7 @@ class Browser:
         self.process.wait(20)
 
     def call(self, method, session=None, **params):
-        """Calls a method of the DevTools protocol; gives its result."""
+        """Calls a method of the DevTools protocol; returns its result."""
         number = next(self.numbers)
         message = {"id": number, "method": method, "params": params}
         message |= {"sessionId": session} if session else {}
@@ -47,7 +47,7 @@ class Browser:
         return text
 
     def shows(self, url, words):
-        """Opens a page and waits until it has all of these words; gives its text."""
+        """Opens a page and waits until it contains all of these words; returns its text."""
         target = self.call("Target.createTarget", url=url)["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         seen = []

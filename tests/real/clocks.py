@@ -1,8 +1,8 @@
-"""The wall clock is set while the daemon runs, between two runs, and both, with and without a store: timers go on, stamps follow,
-a step is counted once and logged, and a store that a wrong clock wrote starts, warned, and scores.
+"""The wall clock is set while the daemon runs, between two runs, and both, with and without a store: timers continue, timestamps follow,
+a step is counted once and logged, and a store written with a wrong clock starts with a warning, and scores.
 
-Usage: clocks.py BINARY WORKDIR [PART OF A NAME]. Needs libfaketime, whose file of the time is written to by each test; the monotonic clock is left
-as it is, as it is where somebody sets a clock.
+Usage: clocks.py BINARY WORKDIR [PART OF A NAME]. Needs libfaketime, whose file with the time each test writes; the monotonic clock
+does not change, as when a clock is set.
 """
 
 import concurrent.futures
@@ -25,10 +25,10 @@ from end_to_end import get, until
 HOUR, DAY = 3600, 86400
 STEPS = (-20, -HOUR, HOUR, DAY)
 
-# What has to happen soon happens within this time.
+# Expected events happen within this time.
 SECONDS = 15
 
-# Tests that run at a time.
+# Concurrent tests.
 AT_ONCE = 4
 
 # A trace is done when it was quiet for 200 ms. How long a session stays open is each test's to say. One shard: whatever comes
@@ -49,7 +49,7 @@ def faketime():
 
 
 class Daemon:
-    """A daemon whose wall clock is `ahead` of ours by so many seconds; `store` is a directory, or there is none."""
+    """A daemon whose wall clock is `ahead` of this machine's by this many seconds; `store` is a directory, or there is none."""
 
     def __init__(self, binary, work, store=None, ahead=0, **options):
         self.binary, self.work, self.store = binary, work, store
@@ -94,7 +94,7 @@ class Daemon:
         self.process.wait(60)
 
     def again(self, ahead, how=signal.SIGKILL):
-        """The daemon ends, and another one starts at that wall clock."""
+        """The daemon ends, and another one starts with that wall clock."""
         self.stop(how)
         self.start(ahead)
 
@@ -102,7 +102,7 @@ class Daemon:
         return self.errors.read_text()
 
     def sum(self, name, **labels):
-        """The sum of all series of this name with these labels; 0 without one."""
+        """The sum of all series with this name and these labels; 0 without one."""
         page = get(f"http://{self.bound['http']}/metrics")[0]
         lines = [line for line in page.splitlines() if re.match(rf"{name}[{{ ]", line)]
         wanted = [f'{label}="{value}"' for label, value in labels.items()]
@@ -145,11 +145,11 @@ class Daemon:
             assert answer.status == 200, answer.status
 
     def window(self):
-        """How many traces the shortest window has."""
+        """The number of traces in the shortest window."""
         return self.sum("agentgauge_agent_window_traces", window="5m")
 
     def scored(self):
-        """How many traces were judged by this process."""
+        """The number of traces that this process has judged."""
         return self.sum("agentgauge_trace_evaluations_total", signal="trace_risk")
 
     def is_scored(self, session, clock=None):
@@ -160,7 +160,7 @@ class Daemon:
         until(f"a trace of {session} in the window", self.window, SECONDS, self.log)
 
     def has_counted(self, forward, back):
-        """Waits until so many steps were counted; each is one line of the log."""
+        """Waits until this many steps were counted; each is one line of the log."""
         steps = lambda: tuple(self.sum("agentgauge_clock_steps_total", direction=way) for way in ("forward", "back"))
         until(f"{forward} and {back} steps", lambda: steps() == (forward, back), SECONDS, lambda: f"{steps()} {self.log()}")
         lines = [line for line in self.log().splitlines() if "the wall clock was set" in line or "was ahead of this one" in line]
@@ -182,7 +182,7 @@ def set_while_it_runs(daemon, step):
     daemon.is_scored("before")
     daemon.set(step)
     daemon.has_counted(step > 0, step < 0)
-    # A client by the new clock, as where both are put right together.
+    # A client with the new clock, as if both were corrected together.
     daemon.is_scored("after")
     expect("open sessions after the step", daemon.open_sessions(), 2)
     daemon.set(0)
@@ -194,7 +194,7 @@ def set_while_it_runs(daemon, step):
 
 
 def and_then_started_again(daemon, step):
-    """What a log has of before, between and after two steps is replayed to what was there."""
+    """A log with records before, between and after two steps is replayed to the same state."""
     set_while_it_runs(daemon, step)
     # Those of another time have left it.
     left = 3 if abs(step) < 5 * 60 else 1
@@ -208,7 +208,7 @@ def and_then_started_again(daemon, step):
 
 
 def set_while_timers_run(daemon, step):
-    """Sessions close when they have been idle so long, neither sooner nor later."""
+    """Sessions close when they have been idle for long enough, neither sooner nor later."""
     daemon.is_scored("one")
     began = time.monotonic()
     daemon.set(step)
@@ -222,9 +222,9 @@ def set_while_timers_run(daemon, step):
 
 
 def wrong_at_the_start(daemon, step):
-    """The machine comes up with a wrong clock, which is put right later."""
+    """The machine starts with a wrong clock, which is corrected later."""
     daemon.is_scored("before")
-    # A client elsewhere is right; to us its times are in the future, or, by a day, too old.
+    # A client elsewhere is right; for the daemon its times are in the future, or, by a day, too old.
     daemon.send("elsewhere", clock=0)
     until("a session of another clock", lambda: daemon.open_sessions() == 2, SECONDS, daemon.log)
     daemon.set(0)
@@ -236,14 +236,14 @@ def wrong_at_the_start(daemon, step):
 
 
 def written_by_a_wrong_clock(daemon, step, how):
-    """What was written while the clock was wrong is read by a daemon with the right one, which takes no notice but to say so."""
+    """A log that was written while the clock was wrong is read by a daemon with the right one, whose only reaction is a log line."""
     daemon.is_scored("before")
     daemon.send("open", whole=False)
     daemon.again(0, how)
     if step > 0:
         daemon.has_counted(0, 1)
         assert "was ahead of this one" in daemon.log(), daemon.log()
-        # Nothing is known of how long it was away, so nothing has passed.
+        # It is unknown how long it was away, so no time has passed.
         assert daemon.open_sessions() >= 1
     else:
         # It looks as if it had been away.
@@ -253,18 +253,18 @@ def written_by_a_wrong_clock(daemon, step, how):
     until("sessions of the store to close", lambda: daemon.open_sessions() == 0, 40, daemon.log)
     closed = daemon.sum("agentgauge_sessions_closed_total")
     assert closed >= 1, closed
-    # And once more, over a log that has both: what it ends with is no news.
+    # And once more, over a log that has both: its end is no news.
     daemon.again(0)
     daemon.has_counted(0, 0)
     daemon.is_scored("once more")
 
 
 def read_by_a_wrong_clock(daemon, step):
-    """The store is right, and the clock is wrong at the next start, and put right while that runs."""
+    """The store is right, and the clock is wrong at the next start, and corrected while that runs."""
     daemon.is_scored("before")
     daemon.again(step)
     daemon.has_counted(0, step < 0)
-    # A machine that was away for an hour or a day has closed its sessions; nothing tells that from this.
+    # A machine that was off for an hour or a day has closed its sessions; this cannot be distinguished from that.
     expect("open sessions", daemon.open_sessions(), 1 if step < 30 * 60 else 0)
     daemon.is_scored("wrong")
     daemon.set(0)
@@ -277,7 +277,7 @@ def read_by_a_wrong_clock(daemon, step):
 
 
 def tests():
-    """Each with its name, where the clock is at the start, whether it has a store, and options."""
+    """Each with its name, the clock at the start, whether it has a store, and options."""
     short = {"SESSION__SESSION_IDLE": "5s"}
     for step in STEPS:
         by = f"by {step:+d} s"

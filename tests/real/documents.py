@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Whether two builds say the same of the recordings: `replay --output json` of each folder, and of all of them sent to a daemon
-what its API and its metrics say. What two runs of the first build differ in, such as times of arrival, is left out.
+"""Whether two builds give the same results for the recordings: `replay --output json` of each folder, and the API and metrics of a daemon
+that receives all of them. Differences between two runs of the first build, such as times of arrival, are left out.
 
 Usage: documents.py BEFORE AFTER [FOLDER...]. BEFORE is a binary, or a commit, which is built in a folder of its own. Folders are
 those of tests/data/captures unless some are named. Ends with 1 if anything differs, which it lists.
@@ -21,9 +21,9 @@ from waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 CAPTURES = ROOT / "tests/data/captures"
-# Differences that are listed of one document.
+# The most differences that are listed for one document.
 LISTED = 12
-# Long enough for all requests to come before anything is done, and no longer.
+# Long enough for all requests to arrive before anything is done, and no longer.
 TIMES = {
     "AGENTGAUGE__ASSEMBLE__TRACE_IDLE": "20s",
     "AGENTGAUGE__ASSEMBLE__ROOTLESS_IDLE": "20s",
@@ -34,7 +34,7 @@ TIMES = {
 }
 # Evidence is told by how many streams there were when it was; what counts a trace once does so by the traces that were done with it.
 PASSING = re.compile(r"/drops/\d+/evidence$|/verdicts/|^/agentgauge_(trace_evaluations|trace_signal_score|trajectory_gate)_")
-# What the daemon says of itself and of its machine.
+# Values about the daemon itself and its machine.
 OWN = re.compile(r"(process|agentgauge_(build|ingest_|server|stage|memory|telemetry|store|self|request))")
 
 
@@ -44,7 +44,7 @@ def get(url):
 
 
 def built(commit):
-    """The binary of a commit, in a folder that stays as long as this runs."""
+    """The binary of a commit, in a folder that exists as long as this runs."""
     tree = tempfile.TemporaryDirectory(prefix="agentgauge-before-")
     subprocess.run(["git", "-C", ROOT, "--work-tree", tree.name, "checkout", commit, "--", "."], check=True,
                    env=os.environ | {"GIT_INDEX_FILE": f"{tree.name}.index"})
@@ -58,13 +58,13 @@ built.trees = []
 
 
 def replayed(binary, folder):
-    """What `replay` says of a folder; of one without spans, that."""
+    """The output of `replay` for a folder; for one without spans, that fact."""
     done = subprocess.run([binary, "replay", "--output", "json", folder], capture_output=True, text=True)
     return json.loads(done.stdout) if done.stdout.strip() else {"error": done.stderr.strip()}
 
 
 def send(address, folders):
-    """Every request of the folders, in their order, over one connection; refused are those that two builds refuse alike."""
+    """Every request of the folders, in their order, over one connection; two builds refuse the same requests."""
     connection = http.client.HTTPConnection(address)
     answers = {}
     for path in sorted(path for folder in folders for path in folder.rglob("*") if path.suffix in (".pb", ".json")):
@@ -89,7 +89,7 @@ def rows(base):
 
 
 def served(binary, folders):
-    """What a daemon says of the folders, by document."""
+    """The daemon's documents about the folders."""
     serve = [binary, "serve", "--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     daemon = subprocess.Popen(serve, env=os.environ | TIMES, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
@@ -102,7 +102,7 @@ def served(binary, folders):
             return not any(value for name, value in series.items() if name.startswith("agentgauge_open_traces"))
 
         until("all traces to be done", is_done, 180)
-        # What changed is told at a pace.
+        # Changes are sent at a pace.
         last = None
 
         def is_settled():

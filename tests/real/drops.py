@@ -1,4 +1,4 @@
-"""An agent that is healthy, fails, and recovers; and whoever is paged about it."""
+"""An agent that is healthy, fails, and recovers; and the pages about it."""
 
 import http.server
 import json
@@ -31,7 +31,7 @@ class Worker(threading.Thread):
             self.failure = error
 
     def turn(self, fails):
-        # What has to be escaped in a link.
+        # Characters that have to be escaped in a link.
         session = f"{self.agent} +/{self.sent}"
         trace, now = f"{self.random.getrandbits(128) | 1:032x}", time.time_ns()
         status = {"status": {"code": 2 if fails else 1}}
@@ -74,7 +74,7 @@ class Worker(threading.Thread):
 
 
 class Pager:
-    """Is told by an Alertmanager's webhook; keeps what it was told, in order."""
+    """Receives an Alertmanager's webhook; keeps the notifications, in order."""
 
     def __init__(self):
         self.told = told = []
@@ -101,7 +101,7 @@ class Pager:
         self.server.server_close()
 
     def last(self, **labels):
-        """What was last told of the alert with these labels."""
+        """The last notification about the alert with these labels."""
         for message in reversed(self.told):
             for alert in message["alerts"]:
                 if labels.items() <= alert["labels"].items():
@@ -110,7 +110,7 @@ class Pager:
 
 
 def check_drop(http, worker, pager, watched, browser, evaluations, give_up):
-    """The agent fails 40 %: the page comes, says what is to be known, stays, and ends when the agent recovers."""
+    """The agent fails 40 %: the page comes, has all facts, stays, and ends when the agent recovers."""
     page = {
         "alertname": "AgentReliabilityDrop", "severity": "critical", "service_name": worker.service,
         "gen_ai_agent_name": worker.agent, "gen_ai_agent_version": worker.version,
@@ -137,7 +137,7 @@ def check_drop(http, worker, pager, watched, browser, evaluations, give_up):
     print(f"paged after {worker.sent - before} traces and {time.monotonic() - began:.0f} s, with nothing but the default grouping")
     check_annotations(worker, alert["annotations"], browser)
 
-    # It stays for as long as the agent fails: at every evaluation, and nobody is told otherwise.
+    # It stays for as long as the agent fails: at every evaluation, and no other notification is sent.
     def counted():
         firing = watched.ask(f'count_over_time(ALERTS{{{selector},severity="critical",alertstate="firing"}}[1d])')
         return float(firing[0]["value"][1]) if firing else 0
@@ -158,7 +158,7 @@ def check_drop(http, worker, pager, watched, browser, evaluations, give_up):
 
 
 def check_annotations(worker, annotations, browser):
-    """They name what is to be known, and the links lead there."""
+    """They contain all facts, and the links lead there."""
     told = "\n".join(f"{name}: {text}" for name, text in annotations.items())
     print(told)
     assert "error expanding" not in told, told

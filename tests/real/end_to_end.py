@@ -48,7 +48,7 @@ def running(command, **kwargs):
 
 @contextlib.contextmanager
 def listening(command, log):
-    """Runs a server of the Prometheus family on a port that it chooses; gives its address once it is ready."""
+    """Runs a server of the Prometheus family on a free port; returns its address once it is ready."""
     pattern = re.compile(r'msg="Listening on" address=(\S+)')
     with log.open("w") as output, running(command, stdout=output, stderr=output) as process:
 

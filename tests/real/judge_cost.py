@@ -1,18 +1,18 @@
-"""What a judge that is dead, silent or slow costs ingest: instructions and processor time per span.
+"""The cost of a dead, silent or slow judge for ingest: instructions and processor time per span.
 
 Usage: judge_cost.py BINARY [--instructions | --cpu]
 
 The same load goes to a daemon without a judge, to one whose judge refuses connections, to one whose judge takes questions and
 is silent, and to one whose judge answers after 20 seconds, all with the default timeouts. Instructions are counted under callgrind, as the difference of a large and a small load, so that the start does
-not count; of several runs the median. What is known of agents is told at a pace, so how often depends on the clock: each
-request is sent when the daemon has come to rest after the one before it, so that as much is told in every case. How many calls
-are made and sessions put to rest depends on the clock too, and not on the load: every run lasts as long, so that what is done
-for nobody's span is taken off. Calls are counted along. All cases are counted at the same time.
+not count; of several runs the median. Updates of agents are sent at a pace, so their number depends on the clock: each
+request is sent when the daemon has come to rest after the previous one, so that every case sends as many. The numbers of calls
+and of closed sessions depend on the clock too, and not on the load: every run lasts as long, so that this work cancels out.
+Calls are counted as well. All cases are counted at the same time.
 
 Processor time is that of the process under full load, in rounds of one run of each case after the other; of the ratios within a
-round the median counts, and the quartiles tell what it is worth. What is paid at first, until it is known that the judge is slow or
-away, is told apart; what is paid later is held against the limit. Where others use the machine, `nice -n -20` helps. Nothing that depends on the judge may
-read as if it had answered. `--instructions` and `--cpu` leave the other out: the first takes twelve minutes, the second
+round the median counts, and the quartiles show its spread. The cost at first, until the judge is known to be slow or
+unavailable, is reported apart; the later cost is compared with the limit. If others use the machine, `nice -n -20` helps. Nothing that
+depends on the judge may read as if it had answered. `--instructions` and `--cpu` leave the other out: the first takes twelve minutes, the second
 about five.
 """
 
@@ -51,7 +51,7 @@ MAX_CPU = 1.10
 COUNTED = {"GLIBC_TUNABLES": "glibc.cpu.x86_rep_movsb_threshold=1000000000"}
 # Seconds after which a slow judge answers.
 SLOW = 20
-# Of no meaning to the daemon.
+# Without meaning for the daemon.
 DEAD = "JUDGE_COST_DEAD"
 JUDGE = {
     "AGENTGAUGE__JUDGE__FORMAT": "openai",
@@ -86,7 +86,7 @@ def messages(role, text):
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])
 
 
-# What stands in a trace for what tells it from others: all of one length.
+# Placeholders for the ids of a trace: all of one length.
 TRACE, SESSION = b"\xaa" * 16, "session-00000000"
 
 
@@ -135,7 +135,7 @@ SPANS = 13
 
 
 def load(traces, each):
-    """Requests of so many whole traces: sessions of four turns, and every fiftieth turn fails."""
+    """Requests of this many whole traces: sessions of four turns, and every fiftieth turn fails."""
     start = time.time_ns()
     good, bad = turn(start, False), turn(start, True)
     resource = field(1, field(1, attribute("service.name", "shop")))
@@ -150,7 +150,7 @@ def load(traces, each):
 
 
 class Silent:
-    """Takes connections and what is sent, and never answers."""
+    """Accepts connections and data, and never answers."""
 
     def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -164,7 +164,7 @@ class Silent:
 
 
 class Slow(Silent):
-    """Answers each question after a while, with the least that has the form which was asked for."""
+    """Answers each question after a while, with the shortest answer of the requested form."""
 
     def take(self):
         while True:
@@ -189,7 +189,7 @@ class Slow(Silent):
 
 
 def least(schema):
-    """The least that a schema takes."""
+    """The shortest value of a schema."""
     if "enum" in schema:
         return schema["enum"][0]
     kind = schema.get("type", "object")
@@ -199,13 +199,13 @@ def least(schema):
 
 
 def dead():
-    """An address that nobody listens at."""
+    """An address on which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
 
 
 def cpu_seconds(process):
-    """Of all threads, those that have ended too, to the nanosecond: the clock that Linux has for each process."""
+    """Of all threads, including ended ones, to the nanosecond: the clock that Linux has for each process."""
     return time.clock_gettime(~process.pid << 3 | 2)
 
 
@@ -233,7 +233,7 @@ def send(address, requests):
 
 @contextlib.contextmanager
 def serving(command, environment):
-    """A daemon; ended in order, or killed if that takes long."""
+    """A daemon; stopped in order, or killed if that takes long."""
     command = [*command, "serve"]
     for option in ["--otlp-grpc", "--otlp-http", "--http"]:
         command += [option, "127.0.0.1:0"]
@@ -249,7 +249,7 @@ def serving(command, environment):
 
 
 def feed(bound, requests, scored=0):
-    """Sends all over several connections, and waits until every trace is scored, beside those that were; the page then."""
+    """Sends everything over several connections, and waits until every trace is scored, beside those that were; returns the page then."""
     senders = [
         threading.Thread(target=send, args=(bound["otlp_http"], requests[number::SENDERS])) for number in range(SENDERS)
     ]
@@ -299,7 +299,7 @@ def cpu(binary, requests, environment):
 
 
 def settled(bound, environment):
-    """The page, where the judge is dead as soon as that is known."""
+    """The page, with a dead judge as soon as that is known."""
     end = time.monotonic() + 60
     while True:
         text = page(bound["http"])
@@ -310,7 +310,7 @@ def settled(bound, environment):
 
 
 def instructions(binary, requests, environment):
-    """Instructions of a whole run, and calls that the judge was made."""
+    """Instructions of a whole run, and calls to the judge."""
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/callgrind.out"
         valgrind = ["valgrind", "--quiet", "--tool=callgrind", f"--callgrind-out-file={out}", binary]
@@ -327,7 +327,7 @@ def instructions(binary, requests, environment):
 
 
 def nothing_reads_as_judged(name, text):
-    """What depends on the judge is absent or counted, and nothing reads as if it had answered."""
+    """Values that depend on the judge are absent or counted, and nothing reads as if it had answered."""
     judged = [line for line in text.splitlines() if 'signal="tool_correctness"' in line]
     assert all('verdict="skipped"' in line for line in judged), f"{name}: a signal that nobody judged: {judged}"
     assert 'result="scored"' not in text and 'result="nothing"' not in text, f"{name}: scored by nobody"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""R26, R37: a daemon under load for long, at a share of what it can take and at twice as much; with caps of memory from small to large;
-and behind a network that is cut again and again. Each time what was sent adds up: it was taken, or its sender was told, or it was
-counted as dropped; memory keeps to its bound, and a request afterwards is answered at once.
+"""R26, R37: a daemon under load for long, at a share of its capacity and at twice its capacity; with caps of memory from small to large;
+and behind a network that is cut repeatedly. Each time the sent data adds up: it was accepted, or its sender got an error, or it was
+counted as dropped; memory stays within its bound, and a request afterwards is answered at once.
 
 Usage: load.py BINARY [NAME..], of steady, twice, caps, cuts; all of them without a name. Longer by the environment: AGENTGAUGE_STEADY_SECONDS
 (at 80 %), AGENTGAUGE_TWICE_SECONDS (at 200 %), AGENTGAUGE_CUTS_SECONDS. Prints a line for each, to go into docs/reliability.md.
@@ -28,11 +28,11 @@ STEADY, TWICE, CUTS = (
     for name, default in (("STEADY", "10"), ("TWICE", "5"), ("CUTS", "8"))
 )
 MIB = 1 << 20
-# Large enough that the senders are not what is saturated.
+# Large enough that the senders are not saturated.
 TRACES, PARTS = 64, 8
 MARK = "c" * 16
 SENDERS = 32
-# Of what a request of this size takes besides the cap: code, state, and what the allocator keeps.
+# The memory of a request of this size besides the cap: code, state, and what the allocator keeps.
 BESIDE_BYTES = 256 * MIB
 
 
@@ -42,7 +42,7 @@ def get(url):
 
 
 def until(what, probe, seconds):
-    """Polls until the probe answers something true."""
+    """Polls until the probe returns something true."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
@@ -53,7 +53,7 @@ def until(what, probe, seconds):
 
 
 def body():
-    """Whole traces, whose ids and sessions have a mark in them for a number."""
+    """Whole traces, whose ids and sessions have a placeholder for a number."""
 
     def attribute(key, text):
         return {"key": key, "value": {"stringValue": text}}
@@ -82,7 +82,7 @@ NUMBERS = itertools.count(1)
 
 
 class Tally:
-    """What senders were told, in spans; shared by all of them."""
+    """The answers to senders, in spans; shared by all of them."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -106,7 +106,7 @@ class Tally:
             elif status == 503:
                 self.refused += spans
             else:
-                # Nobody knows whether it was taken: the connection was cut.
+                # It is unknown whether it was accepted: the connection was cut.
                 assert status is None, (status, answer)
                 self.unknown += spans
 
@@ -130,7 +130,7 @@ def daemon(binary, **options):
 
 
 def status_bytes(process, name):
-    """Memory of a process by the kernel's name: VmRSS as it stands, VmHWM at most."""
+    """Memory of a process by the kernel's name: VmRSS is the current one, VmHWM the maximum."""
     text = pathlib.Path(f"/proc/{process.pid}/status").read_text()
     return int(re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)[1]) << 10
 
@@ -158,7 +158,7 @@ def send(address, tally, pace, end):
 
 
 def load(address, seconds, rate=None, senders=SENDERS):
-    """Sends for so long; what became of it, and the requests that were taken in a second."""
+    """Sends for this long; returns the outcome, and the accepted requests per second."""
     tally, end = Tally(), time.monotonic() + seconds
     pace = senders / rate if rate else 0.0
     threads = [threading.Thread(target=send, args=(address, tally, pace, end)) for _ in range(senders)]
@@ -175,7 +175,7 @@ def counted(page, family, label=""):
 
 
 def adds_up(bound, before, tallies):
-    """What was taken was received, what was rejected was told, and nothing else is missing; returns the page."""
+    """What was accepted was received, what was rejected was reported, and nothing else is missing; returns the page."""
     page = get(f"http://{bound['http']}/metrics")
     received = counted(page, "agentgauge_spans_received_total") - counted(before, "agentgauge_spans_received_total")
     taken, unknown = (sum(getattr(tally, what) for tally in tallies) for what in ("taken", "unknown"))
@@ -183,10 +183,10 @@ def adds_up(bound, before, tallies):
     rejected = counted(page, "agentgauge_spans_rejected_total")
     told = sum(tally.rejected for tally in tallies)
     assert rejected == told, (rejected, told)
-    # Each trace is told whole in its request, so none of it comes late or twice.
+    # Each trace is complete in its request, so none of it arrives late or twice.
     dropped = counted(page, "agentgauge_late_spans_total", "dropped")
     assert dropped == 0, dropped
-    # All traces that were taken are done in the end.
+    # All accepted traces are done in the end.
     done = lambda: counted(get(f"http://{bound['http']}/metrics"), "agentgauge_traces_total")
     until("every trace to be done", lambda: done() * PARTS == received - rejected, 60)
     return page
@@ -197,7 +197,7 @@ def p99(tally):
 
 
 def cpu_seconds(process):
-    """What a process has taken of processors so far."""
+    """The processor time of a process so far."""
     fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -221,7 +221,7 @@ def say(name, seconds, tally, rate, process):
 
 
 def steady(binary):
-    """At 80 % of saturation nothing is refused for want of speed, and memory does not grow once sessions close as they come."""
+    """At 80 % of saturation nothing is refused for want of speed, and memory does not grow once sessions close as fast as they come."""
     with daemon(binary) as (process, bound):
         first, rate = saturated(process, bound)
         tallies, resident, parts = [first], [], 6
@@ -236,7 +236,7 @@ def steady(binary):
 
 
 def twice(binary):
-    """At 200 % it takes what it can, refuses the rest, keeps to its memory, and answers at once when that is over."""
+    """At 200 % it accepts what it can, refuses the rest, keeps to its memory, and answers at once when that is over."""
     cap = 64 * MIB
     with daemon(binary, AGENTGAUGE__INGEST__MAX_DECODED_BYTES=str(cap)) as (process, bound):
         first, rate = saturated(process, bound)
@@ -249,7 +249,7 @@ def twice(binary):
 
 
 def caps(binary):
-    """Caps from 64 MiB to 2 GiB: requests in flight take no more than that, however many want to be."""
+    """Caps from 64 MiB to 2 GiB: requests in flight take no more than that, however many there are."""
     for mib in (64, 256, 1024, 2048):
         with daemon(binary, AGENTGAUGE__INGEST__MAX_DECODED_BYTES=str(mib * MIB)) as (process, bound):
             before = status_bytes(process, "VmHWM")
@@ -261,7 +261,7 @@ def caps(binary):
 
 
 class Cuts:
-    """A way to an address that is cut at random, in the middle of whatever goes over it."""
+    """A proxy to an address that is cut at random, in the middle of any transfer."""
 
     def __init__(self, address):
         self.target = (address.rpartition(":")[0], int(address.rpartition(":")[2]))
@@ -301,7 +301,7 @@ class Cuts:
 
 
 def cuts(binary):
-    """Connections that are cut lose nothing that was acknowledged, and take nothing with them."""
+    """Cut connections lose nothing that was acknowledged, and leave nothing behind."""
     with daemon(binary) as (process, bound):
         way, stop = Cuts(bound["otlp_http"]), threading.Event()
 
@@ -316,7 +316,7 @@ def cuts(binary):
         cutting.join()
         say(f"{way.cuts} cuts", CUTS, tally, rate, process)
         assert tally.unknown > 0, "nothing was cut"
-        # What was cut off on its way is given up by then.
+        # Requests that were cut off are given up by now.
         adds_up(bound, "", [tally])
 
 

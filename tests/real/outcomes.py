@@ -1,12 +1,12 @@
-"""How well the daemon's numbers tell failed runs from others, on recordings of runs whose outcome is known: the tables of docs/outcomes.md.
+"""How well the daemon's numbers separate failed runs from others, on recordings of runs whose outcome is known: the tables of docs/outcomes.md.
 
     python3 tests/real/outcomes.py target/release/agentgauge FOLDER...
     python3 tests/real/outcomes.py --together target/release/agentgauge FOLDER...
 
 A FOLDER has NNN-traces.pb (a run each, as OTLP) and labels.json ({session id: {"failed", "order": NNN}}); beside it FOLDER-outcomes has
-NNN-logs.pb, the outcome of that run as a log record. Each is replayed with nothing told, and with a tenth and a quarter of the outcomes told (five draws);
-numbers are over the runs that were not told. `--together` has the runs of all folders as those of one agent, which differ by their models and by what they do, and
-looks how well failures are told apart within each folder (needs tests/real/requirements.txt). Nothing here is a gate: recordings are not part of the repository.
+NNN-logs.pb, the outcome of that run as a log record. Each is replayed without outcomes, and with a tenth and a quarter of the outcomes reported (five draws);
+numbers are over the runs without a reported outcome. `--together` has the runs of all folders as those of one agent, which differ by their models and tasks, and
+measures how well failures are separated within each folder (needs tests/real/requirements.txt). Nothing here is a gate: recordings are not part of the repository.
 """
 
 import json
@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 DRAWS = 5
-# Runs of all folders begin so far apart, in an order of their own.
+# Runs of all folders begin this far apart, in an order of their own.
 APART, BEGIN = 600_000_000_000, 1_790_000_000_000_000_000
 BOOTSTRAPS = 1000
 
@@ -40,7 +40,7 @@ def auroc(numbers, failed):
 
 
 def interval(numbers, failed):
-    """95 % of its values over draws of runs."""
+    """95 % of its values over resampled runs."""
     draw = random.Random(1)
     runs = list(zip(numbers, failed))
     found = sorted(auroc(*zip(*draw.choices(runs, k=len(runs)))) for _ in range(BOOTSTRAPS))
@@ -56,7 +56,7 @@ def wilson(successes, runs):
 
 
 def replay(binary, folder, told):
-    """The document after all runs, each outcome that is told after its own."""
+    """The document after all runs; the outcome of each labelled run is reported after the run."""
     with tempfile.TemporaryDirectory() as mixed:
         for run in folder.glob("*.pb"):
             (Path(mixed) / run.name).symlink_to(run.resolve())
@@ -69,7 +69,7 @@ def replay(binary, folder, told):
 
 
 def numbers(session):
-    """What may tell that a run failed."""
+    """The numbers that may predict that a run failed."""
     found = {"model calls": sum(trace["llm_calls"] for trace in session["traces"])}
     if session["reliability"] is not None:
         found["1 - reliability"] = 1 - session["reliability"]

@@ -1,10 +1,10 @@
-"""What predicted failures cost, in instructions of a replay for each of its spans: the figures of docs/outcomes.md.
+"""The cost of predicted failures, in instructions of a replay for each of its spans: the figures of docs/outcomes.md.
 
     python3 tests/real/predicted_cost.py target/release/agentgauge FOLDER...
 
-A FOLDER has recordings as `tests/real/outcomes.py` takes them. Each is replayed under callgrind. What counts is what the functions named below take
-with all that they call, each instruction once: what is done as spans come, and what it takes to say of each session and each trace in the document how
-likely it failed. Drops rank traces by the same functions, for the streams of effort, cost and latency too, and that is counted along.
+A FOLDER has recordings as `tests/real/outcomes.py` takes them. Each is replayed under callgrind. The cost is that of the functions named below
+with all functions that they call, each instruction once: the work as spans arrive, and the prediction for each session and each trace in the
+document. Drops rank traces with the same functions, for the streams of effort, cost and latency too, and that is included.
 """
 
 import os
@@ -39,7 +39,7 @@ WHEN_LOOKED_AT = [
     "::Spread::of_all",
     "::AgentRuns::took",
 ]
-# Without these the profile is of another program, or has them inside of others.
+# Without these the profile is of another program, or has them inlined.
 NEEDED = ["::session::Session>::spend", "::TraceRecord::effort", "::Spread::add", "::EffortSums::replace", "::Learned::look_at"]
 # One instruction of the processor moves a long text, and callgrind counts one for each of its bytes.
 COUNTED = {"GLIBC_TUNABLES": "glibc.cpu.x86_rep_movsb_threshold=1000000000"}
@@ -77,7 +77,7 @@ def spans(folder):
 
 
 def profile(binary, folder):
-    """Calls of a replay: who calls, who is called, how often, and the instructions of these calls."""
+    """Calls of a replay: caller, callee, how often, and the instructions of these calls."""
     with tempfile.TemporaryDirectory() as scratch:
         out = f"{scratch}/callgrind.out"
         valgrind = ["valgrind", "--quiet", "--tool=callgrind", f"--callgrind-out-file={out}"]
@@ -101,7 +101,7 @@ def profile(binary, folder):
 
 
 def counted(calls, parts):
-    """Of each of these functions how often it was called by others than these, and the instructions of that."""
+    """For each of these functions how often it was called by others than these, and the instructions of that."""
 
     def part(function):
         return next((part for part in parts if function.endswith(part)), None)

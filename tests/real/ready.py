@@ -1,5 +1,5 @@
-"""R1: with the settings as they are, a daemon that was killed under load is ready within ten seconds, however small its log is, and
-nothing is lost that was acknowledged. The seconds are those of one processor, as others use the machine; several read side by side.
+"""R1: with the default settings, a daemon that was killed under load is ready within ten seconds, however small its log is, and
+nothing that was acknowledged is lost. The seconds are those of one processor, as others use the machine; several read side by side.
 
 Usage: ready.py BINARY WORKDIR. Larger by the environment: AGENTGAUGE_SPANS.
 """
@@ -23,12 +23,12 @@ from end_to_end import get, until
 SPANS = int(os.environ.get("AGENTGAUGE_SPANS", "500000"))
 SENDERS, TRACES, PARTS = 3, 64, 8
 
-# Of a processor, from the start of the process until it says that it is ready.
+# Processor time from the start of the process until it says that it is ready.
 SECONDS = 10
 
 
 def start(binary, directory):
-    """A daemon whose store is there, its addresses, and the seconds until it was ready: of the processor, and of the clock."""
+    """A daemon with an existing store, its addresses, and the seconds until it was ready: of the processor, and of the clock."""
     began = time.monotonic()
     environment = {"AGENTGAUGE__STORE__DURABILITY": "fsync", "AGENTGAUGE__STORE__DIRECTORY": str(directory)}
     serve = [binary, "serve", "--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0", "--http", "127.0.0.1:0"]
@@ -84,7 +84,7 @@ def request(number):
 
 
 def send(address, first, acknowledged):
-    """Sends requests until the daemon has gone, and counts those that were acknowledged."""
+    """Sends requests until the daemon is gone, and counts those that were acknowledged."""
     headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
     with contextlib.suppress(OSError, http.client.HTTPException):
         connection = http.client.HTTPConnection(address)
@@ -102,7 +102,7 @@ def send(address, first, acknowledged):
 
 
 def killed_under_load(process, bound):
-    """Kills the daemon while it is sent to; returns how many requests it has acknowledged, and in how many seconds."""
+    """Kills the daemon during ingest; returns how many requests it has acknowledged, and in how many seconds."""
     acknowledged = multiprocessing.Value("L", 0)
     of = [(bound["otlp_http"], first, acknowledged) for first in range(SENDERS)]
     senders = [multiprocessing.Process(target=send, args=arguments) for arguments in of]
@@ -131,7 +131,7 @@ def main():
     replayed = store(bound, 'recovered{what="records"}') * TRACES * PARTS
 
     def shown():
-        """All that was acknowledged; what was under way may be there too."""
+        """Everything that was acknowledged; requests in progress may be included."""
         lines = get(f"http://{bound['http']}/metrics")[0].splitlines()
         lines = [line for line in lines if line.startswith("agentgauge_agent_window_traces{") and 'window="1h"' in line]
         traces = sum(float(line.rsplit(" ", 1)[1]) for line in lines)

@@ -16,7 +16,7 @@ import urllib.request
 from end_to_end import get, listening, until
 from ports import free_port
 
-# Traces of each process; the last of them are hardly sent when it is killed.
+# Traces of each process; the last of them have just been sent when it is killed.
 ROUNDS, TRACES, LAST = 4, 40, 5
 
 # Equal calls in each trace, which make one loop; tokens of its one model call.
@@ -34,7 +34,7 @@ FAMILIES = {
 
 
 def start(binary, store, ports):
-    """A daemon with a store, on the addresses of the one before; snapshots come often."""
+    """A daemon with a store, on the addresses of the previous one; snapshots come often."""
     settings = {
         "METRICS__DETAIL": "full",
         "STORE__DURABILITY": "fsync",
@@ -121,7 +121,7 @@ def main():
         sent, done = 0, "sum(agentgauge_traces_total)"
         daemon = start(binary, store, ports)
         for place in range(ROUNDS):
-            # What the kill cut off is done first, and counts here.
+            # The traces that the kill cut off are done first, and count here.
             until("all that was sent", lambda: held() == sent)
             before = counted()
             # So slowly that Prometheus sees them rise, and then some of which it mostly does not see the end.
@@ -133,7 +133,7 @@ def main():
             daemon.kill()
             daemon.wait()
             daemon = start(binary, store, ports)
-            # What was counted is not counted again; what was not may be.
+            # What was counted is not counted again; the rest may be.
             began = f"process_start_time_seconds > {time.time() - 30} and changes(process_start_time_seconds[5m]) > {place}"
             until("a scrape after the kill", lambda: ask(began))
             until("counters that begin anew", lambda: ask(f"({done} or vector(0)) <= bool {LAST}"))

@@ -1,7 +1,7 @@
-"""Scores out, through a real OpenTelemetry Collector: they are on the right trace and span, and come in once.
+"""Scores out, through a real OpenTelemetry Collector: they are on the right trace and span, and are received once.
 
-SDK -> Collector -> daemon -> judge, and what the judge says -> Collector -> a list here. The Collector sends everything that it
-gets to the daemon, too, so scores come back to who told them.
+SDK -> Collector -> daemon -> judge, and the judge's scores -> Collector -> a list here. The Collector sends everything that it
+receives to the daemon, too, so scores return to their sender.
 
 Usage: scores.py BINARY WORKDIR, with the Collector under WORKDIR.
 """
@@ -46,7 +46,7 @@ service:
 
 
 class Endpoint(http.server.BaseHTTPRequestHandler):
-    """Answers what is posted."""
+    """Answers POST requests."""
 
     def do_POST(self):
         body = json.dumps(self.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))).encode()
@@ -168,7 +168,7 @@ def main():
 
 
 def judged(metrics):
-    """The points of a signal that the judge alone has."""
+    """The points of a signal that only the judge has."""
     points = metrics["agentgauge_agent_signal_score"]["gauge"]["dataPoints"]
     return [point for point in points if attributes(point)["signal"] == "tool_correctness"]
 
@@ -187,7 +187,7 @@ def tell(ports, bound):
     # Every one of them has come back, and was not read.
     own = 'agentgauge_records_unused_total{reason="own_score"}'
     until("the scores to come back", lambda: metric(page(), own) >= wanted)
-    # What the daemon says of itself comes after what it says of agents.
+    # The daemon's own metrics come after those of agents.
     until("the metrics", lambda: {"agentgauge_agent_signal_score", "agentgauge_judge_calls"} <= received()[1].keys())
 
     logs, metrics = received()
@@ -205,7 +205,7 @@ def tell(ports, bound):
     until("a window of all turns", lambda: windowed(received()[1]) == TURNS and judged(received()[1]))
     signals = judged(received()[1])
     assert all(abs(point["asDouble"] - 0.75) < 1e-9 for point in signals), signals
-    # What came back has made neither traces nor scores nor questions.
+    # The returned records have made neither traces nor scores nor questions.
     assert metric(page(), "agentgauge_traces_total") == TURNS
     # tool_correctness takes two calls, confidence one.
     assert Judge.asked == 3 * TURNS, Judge.asked

@@ -1,5 +1,5 @@
-"""Slow clients against the daemon as it comes: two senders whose link carries 64 KB a second bring 16 MiB each, over HTTP and gRPC, while
-forty readers of /metrics take nothing of it; a Prometheus beside them misses no scrape, and an agent's spans arrive.
+"""Slow clients against the daemon with default settings: two senders whose link carries 64 KB a second bring 16 MiB each, over HTTP and gRPC, while
+forty readers of /metrics read nothing of it; a Prometheus beside them misses no scrape, and an agent's spans arrive.
 
 Usage: slow.py BINARY WORKDIR. Takes as long as 16 MiB do: four minutes and a half.
 """
@@ -24,7 +24,7 @@ from end_to_end import HttpExporter, get, listening, running, turn, until
 BYTES = 16 * 2**20
 BYTES_PER_SECOND = 64_000
 READERS = 40
-# Most that a request may take beyond what its link needs.
+# The most time that a request may take beyond what its link needs.
 SPARE_SECONDS = 60
 
 
@@ -44,7 +44,7 @@ def large_request(name):
 
 
 class Link(threading.Thread):
-    """A way to an address that carries so many bytes a second of what is sent to it."""
+    """A proxy to an address that carries this many bytes a second of what is sent to it."""
 
     def __init__(self, address):
         super().__init__(daemon=True)
@@ -57,7 +57,7 @@ class Link(threading.Thread):
         client, _ = self.listener.accept()
         host, port = self.address.rsplit(":", 1)
         server = socket.create_connection((host, int(port)))
-        # What the sender has sent waits with it, not here.
+        # Unsent bytes wait with the sender, not here.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         threading.Thread(target=self.back, args=(server, client), daemon=True).start()
         piece = BYTES_PER_SECOND // 20
@@ -97,7 +97,7 @@ def over_grpc(address, answers):
 
 
 def stalled_readers(address):
-    """Readers that ask for the page again and again and take nothing of it."""
+    """Readers that request the page repeatedly and read nothing of it."""
     host, port = address.rsplit(":", 1)
     readers = []
     for _ in range(READERS):
@@ -140,7 +140,7 @@ def main():
             while any(sender.is_alive() for sender in senders):
                 took = time.monotonic() - began
                 assert took < BYTES / BYTES_PER_SECOND + SPARE_SECONDS, f"no answer after {took:.0f} s: {answers}"
-                # Those that were closed come back.
+                # Closed ones reconnect.
                 [reader.close() for reader in readers]
                 readers = stalled_readers(bound["http"])
                 turn(provider.get_tracer("slow"), f"session-{turns}", "Weather?", "Fine.", [("weather", "Oslo", False)])

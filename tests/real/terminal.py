@@ -1,4 +1,4 @@
-"""What a terminal shows: where the daemon is, in three lines, and how many bytes of a recording are read.
+"""The output on a terminal: the addresses of the daemon, in three lines, and how many bytes of a recording are read.
 
 Usage: terminal.py BINARY
 """
@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 def shown(command, stream, enough, how=signal.SIGTERM):
     """What a command writes to a terminal in the place of this stream, until that is enough or the command is over; then a signal ends it."""
     ours, theirs = pty.openpty()
-    # Whatever runs this may have SIGHUP ignored.
+    # The parent process may ignore SIGHUP.
     command = ["env", "--default-signal=HUP", *command]
     process = subprocess.Popen(command, **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: theirs})
     os.close(theirs)

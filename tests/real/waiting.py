@@ -8,7 +8,7 @@ DEADLINE_SECONDS = 60
 
 
 def until(what, probe, deadline_seconds=DEADLINE_SECONDS, instead=lambda: None):
-    """Polls until the probe answers something true; the last error, or what there is instead, says what was missing."""
+    """Polls until the probe returns something true; the last error, or the value instead, says what was missing."""
     end = time.monotonic() + deadline_seconds
     last = None
     while time.monotonic() < end:

@@ -1,4 +1,4 @@
-//! A simulated agent: traces that come by chance, and a detector that is told of them.
+//! A simulated agent: random traces, and a detector that observes them.
 
 use agentgauge::engine::detect::{
     Detector, DropLimits, DropOptions, DropState, Observation, Severity,
@@ -69,7 +69,7 @@ impl Agent {
         self.detector = self.detector.successor(&self.limits);
     }
 
-    /// The detector as another process reads it back.
+    /// The detector as another process restores it.
     pub(crate) fn restart(&mut self) -> Result<(), Box<dyn std::error::Error>> {
         let written = rmp_serde::to_vec_named(&self.detector)?;
         self.detector = rmp_serde::from_slice(&written)?;
@@ -96,13 +96,13 @@ impl Random {
         self.number() < level
     }
 
-    /// Seconds to the next of so many a second, which come independently.
+    /// Seconds to the next of independent events at this rate per second.
     pub(crate) fn gap(&mut self, rate: f64) -> f64 {
         -(1.0 - self.number()).ln() / rate
     }
 }
 
-/// Options under which an agent of this level is not bad from its first trace on.
+/// Options under which an agent with this level is not bad from its first trace on.
 pub(crate) fn options(level: f64) -> DropOptions {
     DropOptions { objective: 0.9_f64.min(0.95 - level), ..DropOptions::default() }
 }

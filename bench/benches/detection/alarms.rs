@@ -1,11 +1,11 @@
-//! False alarms: what a detector says of streams in which nothing is wrong.
+//! False alarms: what a detector reports for streams in which nothing is wrong.
 
 use agentgauge::engine::detect::Observation;
 
 use crate::FIRST_SEED;
 use crate::agent::{Agent, DAY, options};
 
-/// How a stream goes on while nothing is wrong.
+/// The behaviour of a stream while nothing is wrong.
 #[derive(Clone, Copy)]
 enum Life {
     Steady,
@@ -20,7 +20,7 @@ enum Life {
     Predicted,
 }
 
-/// Each with what it is called.
+/// Each with its name.
 const LIVES: [(Life, &str); 10] = [
     (Life::Steady, "steady"),
     (Life::RateOfDay, "rate 0.1 to 1.9 of the mean, daily"),
@@ -97,13 +97,13 @@ struct Stream {
     rate: f64,
     agent: Agent,
     days: f64,
-    /// Days begun, at three in ten of each.
+    /// Days begun, each at three tenths of it.
     day: f64,
-    /// Traces of a spell that are to come.
+    /// Traces that are left of a spell.
     spell: u32,
     /// Failures in a row.
     run: u32,
-    /// How far a prediction is off, which changes slowly.
+    /// The error of a prediction, which changes slowly.
     off: f64,
 }
 

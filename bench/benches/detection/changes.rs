@@ -1,4 +1,4 @@
-//! Changes: how soon they are found, and how what was found ends.
+//! Changes: how soon they are found, and how the drops end.
 
 use agentgauge::engine::detect::{DropLimits, DropOptions, Severity};
 
@@ -35,11 +35,11 @@ const CHANGES: [Change; 10] = [
 /// Runs of each change.
 const RUNS: u64 = 2_000;
 
-/// What a page took.
+/// The cost of a page.
 struct Found {
     warned: f64,
     paged: f64,
-    /// Traces between the change and when it is said to have begun.
+    /// Traces between the change and its reported beginning.
     off: f64,
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn delays() {
     println!();
 }
 
-/// The least mean delay, of a detector that knows both levels; a new agent's is that against the objective.
+/// The least mean delay, of a detector that knows both levels; for a new agent, against the objective.
 fn bound(change: &Change) -> String {
     let before = change.before.unwrap_or(0.1);
     if before <= 0.0 {
@@ -237,7 +237,7 @@ impl End {
 }
 
 impl Change {
-    /// Good traces until a drop of so many bad ones recovers; `None`: they did not page.
+    /// Good traces until a drop of this many bad ones recovers; `None`: it did not page.
     fn recovers(&self, bad: u32, seed: u64) -> Option<f64> {
         let before = self.before?;
         let mut agent = self.past(options(before).limits(1), 14.0, seed)?;
@@ -259,7 +259,7 @@ impl Change {
     }
 }
 
-/// What becomes of a drop to a level that gets better, but not good.
+/// The end of a drop to a level that improves, but does not become good.
 fn better() {
     println!(
         "1 -> 40 %, 1/min, and after {BAD} traces a level between: states of {RUNS} runs after so many more."
@@ -299,17 +299,17 @@ fn better() {
     println!();
 }
 
-/// Drops that are not much more than what is tolerated: levels before and after.
+/// Drops to slightly more than what is tolerated: levels before and after.
 const MODERATE: [(f64, f64); 5] =
     [(0.01, 0.08), (0.01, 0.15), (0.05, 0.15), (0.1, 0.2), (0.1, 0.25)];
 
-/// How long such a drop goes on: traces a second, and days.
+/// The duration of such a drop: traces a second, and days.
 const LASTING: [(f64, f64); 4] = [(20.0 / DAY, 120.0), (MINUTE, 14.0), (0.5, 4.0), (8.0, 2.0)];
 
 /// Traces before such a drop, or those of 12 hours if that is more.
 const KNOWN: f64 = 600.0;
 
-/// How often a drop that goes on pages again.
+/// How often a continuing drop pages again.
 fn lasting() {
     println!("Pages after the first of drops that go on, of {} runs:", RUNS / 100);
     println!();
@@ -329,7 +329,7 @@ fn lasting() {
 }
 
 impl Change {
-    /// Pages after the first of a drop that goes on for so many days.
+    /// Pages after the first of a drop that continues for this many days.
     fn again(&self, limits: DropLimits, days: f64, seed: u64) -> Option<u64> {
         let mut agent = self.past(limits, (KNOWN / self.rate / DAY).max(0.5), seed)?;
         while agent.severity() != Severity::Critical {

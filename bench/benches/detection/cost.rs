@@ -1,4 +1,4 @@
-//! What a value costs, and what a detector holds.
+//! The cost of a value, and the memory of a detector.
 
 use agentgauge::engine::detect::{Detector, DropOptions, Observation};
 use agentgauge::engine::span::Timestamp;
@@ -18,7 +18,7 @@ pub(crate) fn cost() {
     divan::Divan::default().main();
 }
 
-/// Values of each sample.
+/// Values per sample.
 const VALUES: u64 = 100_000;
 
 #[divan::bench(args = [0.0, 0.01, 0.05, 0.2, 0.5], sample_count = 50, sample_size = 1)]

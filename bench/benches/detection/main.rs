@@ -1,8 +1,9 @@
-//! How soon drops are found, how they end, how often there is a false alarm, and what a value costs.
+//! How soon drops are found, how they end, how often there is a false alarm, and the cost of a value.
 //!
-//! Everything but the cost is simulated, from fixed seeds other than those that constants were chosen with. Arguments name the
-//! tables: `delays`, `small`, `ends`, `months`, `alarms`, `shared`, `sessions`, `streams`, `predicted`, `cost`, and `fast` and `fast-streams`, which take half an
-//! hour each; without any all others are made. A number is of how many seeds `months`, `sessions` and `streams` are made, or of how many agents `predicted`.
+//! Everything but the cost is simulated, from fixed seeds other than those used to choose constants. Arguments name the tables:
+//! `delays`, `small`, `ends`, `months`, `alarms`, `shared`, `sessions`, `streams`, `predicted`, `cost`, and `fast` and
+//! `fast-streams`, which take half an hour each; without arguments all others are made. A number sets the number of seeds of
+//! `months`, `sessions` and `streams`, or of agents of `predicted`.
 
 #![expect(clippy::print_stdout, reason = "the tables are what this is for")]
 
@@ -37,7 +38,7 @@ fn main() {
     ];
     let mut wanted: Vec<String> =
         std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
-    // As other benches, once and quickly, to see that it runs.
+    // Like other benches, once and quickly, to check that it runs.
     if wanted.is_empty() && std::env::args().any(|argument| argument == "--test") {
         wanted.push("cost".to_owned());
     }
@@ -49,7 +50,7 @@ fn main() {
     }
 }
 
-/// How many seeds a table is made of: an argument that is a number, else so many.
+/// The number of seeds of a table: an argument that is a number, else `usual`.
 fn seeds(usual: u64) -> u64 {
     let number = std::env::args().find_map(|argument| argument.parse::<u32>().ok());
     number.map_or(usual, u64::from).max(1)
@@ -64,7 +65,7 @@ fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
     sum / count
 }
 
-/// The value below which so many of a hundred lie.
+/// The value below which `percent` in a hundred lie.
 fn percentile(values: &mut [f64], percent: usize) -> f64 {
     values.sort_by(f64::total_cmp);
     let place = (values.len() * percent / 100).min(values.len().saturating_sub(1));

@@ -1,40 +1,40 @@
-//! Months of agents whose traces and failures come unevenly: how soon a drop is found in them, and how often there is a false page.
+//! Months of agents whose traces and failures are uneven: how soon a drop is found in them, and how often there is a false page.
 
 use agentgauge::engine::detect::Severity;
 
 use crate::agent::{Agent, DAY, options};
 use crate::{FIRST_SEED, percentile, seeds};
 
-/// A month in the life of an agent. Times are in days, levels and rates by the time.
+/// A month in the life of an agent. Times are in days; levels and rates are functions of time.
 struct Month {
     name: &'static str,
     /// How often a trace fails.
     level: fn(f64) -> f64,
     /// Traces, as a multiple of those of its volume.
     rate: fn(f64) -> f64,
-    /// How long a drop lasts that begins at [`BEGIN`]; 0: there is none.
+    /// The duration of a drop that begins at [`BEGIN`]; 0: there is none.
     lasts: f64,
 }
 
-/// What came of the drop of one agent.
+/// The result for the drop of one agent.
 #[derive(Default)]
 struct Found {
     /// Traces and hours until it paged; none: it did not.
     paged: Option<(f64, f64)>,
-    /// Pages before the drop, or later than the first of it.
+    /// Pages before the drop, or after its first page.
     others: u64,
 }
 
 /// When drops begin, in days.
 const BEGIN: f64 = 15.0;
 
-/// Days of each.
+/// Days of each month.
 const LENGTH: f64 = 45.0;
 
-/// Traces a day, and the part of the seeds that are simulated of that.
+/// Traces a day, and the divisor of the number of seeds for this volume.
 const VOLUMES: [(f64, u64); 4] = [(20.0, 1), (200.0, 1), (2_000.0, 1), (20_000.0, 4)];
 
-/// Unless an argument is another number.
+/// The seeds, unless an argument is another number.
 const SEEDS: u64 = 20;
 
 const MONTHS: [Month; 11] = [
@@ -135,12 +135,12 @@ fn steady(_: f64) -> f64 {
     1.0
 }
 
-/// 2 %, and from the begin of the drop on another level for so many days.
+/// 2 %, and from the beginning of the drop on another level for this many days.
 fn during(day: f64, lasts: f64, level: f64) -> f64 {
     if (BEGIN..BEGIN + lasts).contains(&day) { level } else { 0.02 }
 }
 
-/// 2 %, which rises evenly to 20 % within so many days, stays so for five, and is 2 % again.
+/// 2 %, which rises evenly to 20 % within this many days, stays there for five, and is 2 % again.
 fn rising(day: f64, within: f64) -> f64 {
     let risen = ((day - BEGIN) / within).min(1.0);
     during(day, within + 5.0, 0.02 + 0.18 * risen)

@@ -1,7 +1,7 @@
-//! Predictions and outcomes together: how soon a rise is found beside outcomes alone, and how often falsely.
+//! Predictions and outcomes together: how soon a rise is found compared with outcomes alone, and how often falsely.
 //!
-//! An agent has a trace a minute, of which one in ten is told its outcome, a minute later. What a trace takes is lognormal, and more by
-//! some deviations where it failed. Agents are told to the stage that watches them, which learns its model from what it is told.
+//! An agent has a trace a minute, and the outcome of one in ten is reported, a minute later. The effort of a trace is lognormal,
+//! and greater by some deviations if it failed. The stage that watches agents receives the traces, and learns its model from them.
 
 use std::error::Error;
 
@@ -15,16 +15,18 @@ use crate::{FIRST_SEED, mean, seeds};
 
 const STREAMS: [&str; 2] = ["outcome", "predicted_failure"];
 
-/// A trace in so many is told its outcome.
+/// The share of traces whose outcome is reported.
 const TOLD: f64 = 0.1;
 
 /// Traces a second.
 const MINUTE: f64 = 1.0 / 60.0;
 
-/// Unless an argument is another number: agents of each delay, and of each count of false pages a fifteenth of that.
+/// The number of agents for each delay, unless an argument is another number, and for each count of false pages a fifteenth of
+/// that.
 const AGENTS: u64 = 300;
 
-/// Deviations of the logarithm between what failed traces take and others, at which the rank of that has an AUROC of 0.60, 0.70 and 0.75.
+/// Deviations of the logarithm between the effort of failed traces and of others, at which its rank has an AUROC of 0.60, 0.70 and
+/// 0.75.
 const TELLING: [(f64, &str); 3] = [(0.358, ".60"), (0.742, ".70"), (0.954, ".75")];
 
 pub(crate) fn tables() {
@@ -47,7 +49,7 @@ struct PredictedAgent {
     version: u64,
     traces: u64,
     later: Option<DoneTrace>,
-    /// Not told yet.
+    /// Traces that were not reported yet.
     waiting: Vec<DoneTrace>,
 }
 
@@ -68,7 +70,7 @@ impl PredictedAgent {
         }
     }
 
-    /// What its streams have come to.
+    /// The state of its streams.
     fn look(&mut self) -> Vec<DropView> {
         self.stage.tell(self.version, std::mem::take(&mut self.waiting))
     }
@@ -106,14 +108,14 @@ impl PredictedAgent {
         self.trace(failed, heavier);
     }
 
-    /// The same agent as another process reads it back; all must have been told.
+    /// The same agent as another process restores it; all traces must have been reported.
     fn restarted(&self) -> Result<Self, Box<dyn Error>> {
         let stage = self.stage.restarted(self.options.clone())?;
         let (options, later) = (self.options.clone(), self.later.clone());
         Ok(Self { stage, options, later, waiting: Vec::new(), ..*self })
     }
 
-    /// Its next version; all of the one before must have been told.
+    /// Its next version; all traces of the previous one must have been reported.
     fn deploy(&mut self) {
         self.version += 1;
         self.later = None;
@@ -133,7 +135,7 @@ const PAST: u32 = 4_000;
 /// Traces without a change in which alarms are counted.
 const HEALTHY: u32 = 6_000;
 
-/// Traces after one, at most.
+/// The most traces after a change.
 const MOST: u32 = 3_000;
 
 /// Traces between false alarms.
@@ -142,13 +144,13 @@ const BETWEEN: f64 = 2_000.0;
 /// Days to a false page while delays are measured: thresholds are applied afterwards.
 const NEVER: f64 = 1e6;
 
-/// Traces at most, and after how many of them it is looked.
+/// The most traces, and the number of traces between two checks.
 type Steps = (u32, usize);
 
-/// Level before and after, and how many deviations more traces take.
+/// Level before and after, and how many deviations more effort traces take.
 type Change = (f64, f64, f64);
 
-/// Each with how well what traces take tells whether they failed.
+/// Each with how well the effort of traces shows whether they failed.
 const CHANGES: [(&[Change], &[usize]); 2] = [
     (&[(0.26, 0.40, 0.0), (0.26, 0.55, 0.0), (0.26, 0.26, 0.5)], &[0, 1, 2]),
     (&[(0.10, 0.30, 0.0), (0.10, 0.10, 0.5)], &[1]),
@@ -216,10 +218,10 @@ fn rows(changes: &[Change], telling: f64, auroc: &str, agents: u64) {
     }
 }
 
-/// The days of evidence that a stream has had, where they were more than ever: after how many traces, and days.
+/// The records of a stream's evidence: after how many traces, and days.
 type Course = Vec<(u32, f64)>;
 
-/// The evidence of streams in this order, in days; 0 of one that is not there yet.
+/// The evidence of streams in this order, in days; 0 for a stream that does not exist yet.
 fn days(views: &[DropView]) -> [f64; 2] {
     STREAMS.map(|stream| {
         let view = views.iter().find(|view| view.stream == stream);
@@ -228,7 +230,7 @@ fn days(views: &[DropView]) -> [f64; 2] {
     })
 }
 
-/// Goes on until there is enough evidence of everything.
+/// Continues until there is enough evidence of everything.
 fn follow(
     mut agent: PredictedAgent,
     begin: [f64; 2],
@@ -254,12 +256,12 @@ fn follow(
     courses
 }
 
-/// After how many traces there were so many days of evidence.
+/// After how many traces there was evidence of this many days.
 fn crosses(course: &Course, days: f64) -> Option<u32> {
     course.iter().find(|(_, held)| *held >= days).map(|(trace, _)| *trace)
 }
 
-/// Mean traces to this evidence of each stream, of agents in which there was not so much before; `MOST` where there never is.
+/// Mean traces to this evidence of each stream, for agents that did not have as much before; `MOST` if they never do.
 fn means(found: &[[Course; 2]], limits: [f64; 2]) -> [f64; 2] {
     let crossed = found.iter().map(|courses| {
         [0, 1].map(|stream| crosses(&courses[stream], limits[stream]).unwrap_or(MOST))
@@ -268,7 +270,7 @@ fn means(found: &[[Course; 2]], limits: [f64; 2]) -> [f64; 2] {
     [0, 1].map(|stream| mean(crossed.iter().map(|crossed| f64::from(crossed[stream]))))
 }
 
-/// The least evidence, in days, that agents without a change have once in `BETWEEN` traces or less often.
+/// The least evidence, in days, that agents without a change reach at most once in `BETWEEN` traces.
 fn calibrated<'c>(healthy: &(impl Iterator<Item = &'c Course> + Clone)) -> f64 {
     let between = |days: f64| {
         let crossed = healthy.clone().map(|course| crosses(course, days));
@@ -293,10 +295,10 @@ const MINUTE_OF_DAY: f64 = 1.0 / 1_440.0;
 /// Days of a quarter of a year.
 const QUARTER: f64 = 365.25 / 4.0;
 
-/// Traces that are told together while false pages are counted: fewer than any page or warning lasts.
+/// Traces that are reported together while false pages are counted: fewer than any page or warning lasts.
 const AT_ONCE: usize = 8;
 
-/// How an agent goes on while nothing is wrong.
+/// The behaviour of an agent while nothing is wrong.
 #[derive(Clone, Copy)]
 enum Life {
     Steady,
@@ -311,7 +313,7 @@ enum Life {
     EffortWanders,
 }
 
-/// Each with what it is called.
+/// Each with its name.
 const LIVES: [(Life, &str); 10] = [
     (Life::Steady, "steady"),
     (Life::RateOfDay, "rate 0.1 to 1.9 of the mean, daily"),
@@ -357,16 +359,16 @@ fn alarms(seeds: u64, days: f64) {
     println!();
 }
 
-/// One agent, and what its streams told.
+/// One agent, and what its streams reported.
 struct Lived {
     life: Life,
     level: f64,
     agent: PredictedAgent,
-    /// Days begun, at three in ten of each.
+    /// Days begun, each at three tenths of it.
     day: f64,
     /// Failures in a row.
     run: u32,
-    /// Deviations by which traces take more.
+    /// Deviations by which the effort of traces is greater.
     off: f64,
     severities: [&'static str; 2],
     /// Pages and warnings of each stream.

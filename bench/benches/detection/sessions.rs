@@ -1,6 +1,6 @@
 //! Failures of one session and failures of an agent: how often the former page falsely, and how soon the latter page.
 //!
-//! Agents of 500 traces a day are told to the stage that watches them, trace by trace, as shards tell them.
+//! The stage that watches agents receives the traces of agents with 500 traces a day, one by one, as shards send them.
 
 use agentgauge::engine::facts::{DoneTrace, ScopedId};
 
@@ -14,10 +14,10 @@ const RATE: f64 = 500.0 / DAY;
 /// Traces of a session, on average.
 const LENGTH: f64 = 8.0;
 
-/// Unless an argument is another number.
+/// The seeds, unless an argument is another number.
 const SEEDS: u64 = 20;
 
-/// Numbers of sessions that go on at a time, each with what it is called; none: each trace is a session.
+/// Numbers of concurrent sessions, each with its name; none: each trace is a session.
 const AT_A_TIME: [(usize, &str); 4] = [
     (0, "a trace each"),
     (10, "ten at a time"),
@@ -28,7 +28,7 @@ const AT_A_TIME: [(usize, &str); 4] = [
 /// Changes of the level.
 const CHANGES: [(f64, f64); 4] = [(0.01, 0.4), (0.01, 1.0), (0.0, 0.4), (0.1, 0.4)];
 
-/// Sessions that fail alone: how often each day, how often in a row, and what that is called.
+/// Sessions that fail alone: how often each day, how often in a row, and their name.
 const FAILING: [(f64, u32, &str); 3] = [
     (1.0, 10, "a session that fails 10 times in a row, daily"),
     (1.0, 30, "a session that fails 30 times in a row, daily"),
@@ -93,7 +93,7 @@ struct Agent {
     now: f64,
     told: u64,
     at_a_time: usize,
-    /// Sessions that go on: their numbers, and how many traces each has left.
+    /// Running sessions: their numbers, and how many traces each has left.
     going_on: Vec<(u64, u32)>,
     sessions: u64,
     is_critical: bool,
@@ -115,7 +115,7 @@ impl Agent {
         }
     }
 
-    /// Goes on for so many days; `failing` sessions come so often a day, and fail so often in a row, three traces a minute.
+    /// Runs for this many days; `failing` sessions come this often a day, and fail this often in a row, three traces a minute.
     fn run(&mut self, level: f64, days: f64, failing: Option<(f64, u32)>) {
         while self.now < days * DAY {
             self.now += self.random.gap(RATE);
@@ -133,7 +133,7 @@ impl Agent {
         }
     }
 
-    /// Traces of this level until the page; `None` if it was in a drop before.
+    /// Traces at this level until the page; `None` if it was in a drop before.
     fn until_page(&mut self, level: f64) -> Option<f64> {
         if self.is_critical {
             return None;

@@ -1,4 +1,4 @@
-//! Rises to little more than is tolerated: whether they are found before they are usual.
+//! Rises to slightly more than what is tolerated: whether they are found before they become usual.
 
 use agentgauge::engine::detect::Severity;
 
@@ -9,7 +9,7 @@ use crate::{FIRST_SEED, percentile};
 const RISES: [(f64, f64); 7] =
     [(0.01, 0.05), (0.01, 0.06), (0.05, 0.09), (0.05, 0.1), (0.1, 0.15), (0.1, 0.16), (0.13, 0.18)];
 
-/// Traces a second, and how many of them there are at most.
+/// Traces a second, and the most traces.
 const RATES: [(f64, u32); 4] =
     [(20.0 / DAY, 20_000), (1.0 / 60.0, 60_000), (0.5, 100_000), (8.0, 200_000)];
 

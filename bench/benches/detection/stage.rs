@@ -1,4 +1,4 @@
-//! The stage that watches agents, told trace by trace as shards tell it.
+//! The stage that watches agents, fed trace by trace as shards send them.
 
 use std::error::Error;
 
@@ -9,7 +9,7 @@ use agentgauge::engine::pipeline::EngineOptions;
 use agentgauge::engine::span::{Timestamp, TraceId};
 use agentgauge::engine::view::DropView;
 
-/// The stage, and how much it was told.
+/// The stage, and the number of its inputs.
 pub(crate) struct Stage {
     agents: Agents,
     told: u64,
@@ -21,7 +21,7 @@ impl Stage {
         Self { agents: options.agents_stage(), told: 0 }
     }
 
-    /// As another process reads it back.
+    /// The stage as another process restores it.
     pub(crate) fn restarted(&self, drops: DropOptions) -> Result<Self, Box<dyn Error>> {
         let written = rmp_serde::to_vec_named(&self.agents.save())?;
         let read: SavedAgents = rmp_serde::from_slice(&written)?;
@@ -30,7 +30,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Tells of traces of the agent's version; returns what its streams have come to.
+    /// Sends traces of the agent's version; returns the state of its streams.
     pub(crate) fn tell(&mut self, version: u64, done_traces: Vec<DoneTrace>) -> Vec<DropView> {
         self.told += 1;
         let agent = AgentKey::from(AgentParts {
@@ -51,7 +51,7 @@ impl Stage {
     }
 }
 
-/// A trace that is done at this time, of which nothing is told.
+/// A trace that is done at this time, with no other facts.
 pub(crate) fn done(number: u64, nanos: u64, at: u64) -> DoneTrace {
     DoneTrace {
         trace_id: Some(TraceId(u128::from(number).to_be_bytes())),

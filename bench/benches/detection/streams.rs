@@ -1,7 +1,7 @@
-//! False warnings of what traces take: `effort`, `cost` and `latency` of agents of which nothing changes.
+//! False warnings about usage: `effort`, `cost` and `latency` of agents that do not change.
 //!
-//! Times and dollars have heavy tails (a Pareto tail of index 1.2, which has no variance) and go together; calls are few, and many traces
-//! have as many. Agents are told to the stage that watches them, trace by trace, as shards tell them.
+//! Times and dollars have heavy tails (a Pareto tail of index 1.2, which has no variance) and are correlated; calls are few, and
+//! many traces have the same number. The stage that watches agents receives the traces one by one, as shards send them.
 
 use agentgauge::engine::detect::DropOptions;
 use agentgauge::engine::facts::{DoneTrace, Effort, PartialSum};
@@ -10,7 +10,7 @@ use crate::agent::{DAY, Random};
 use crate::stage::{Stage, done, whole};
 use crate::{FIRST_SEED, seeds};
 
-/// How an agent goes on while nothing is wrong.
+/// The behaviour of an agent while nothing is wrong.
 #[derive(Clone, Copy)]
 enum Life {
     Steady,
@@ -22,7 +22,7 @@ enum Life {
     Wanders,
 }
 
-/// Each with what it is called.
+/// Each with its name.
 const LIVES: [(Life, &str); 7] = [
     (Life::Steady, "steady"),
     (Life::RateOfDay, "rate 0.1 to 1.9 of the mean, daily"),
@@ -35,7 +35,7 @@ const LIVES: [(Life, &str); 7] = [
 
 const STREAMS: [&str; 3] = ["effort", "cost", "latency"];
 
-/// Unless an argument is another number.
+/// The seeds, unless an argument is another number.
 const SEEDS: u64 = 20;
 
 /// The index of the tails.
@@ -53,7 +53,7 @@ pub(crate) fn fast() {
     table((0.5, 16), 30.0, "0.5/s, 30 days");
 }
 
-/// So many traces a second, of which so many are told at once.
+/// Traces a second, and how many of them are sent at once.
 type Rate = (f64, usize);
 
 fn table(rate: Rate, days: f64, name: &str) {
@@ -78,7 +78,7 @@ fn table(rate: Rate, days: f64, name: &str) {
     println!();
 }
 
-/// One agent, and how often it was warned of.
+/// One agent, and the number of warnings about it.
 struct Watched {
     life: Life,
     mean_rate: f64,
@@ -90,11 +90,11 @@ struct Watched {
     now: f64,
     version: u64,
     told: u64,
-    /// Days begun, at three in ten of each.
+    /// Days begun, each at three tenths of it.
     day: f64,
-    /// Traces in a row that take more.
+    /// Traces in a row with more usage.
     more: u32,
-    /// Logarithm of what the usual is multiplied with.
+    /// Logarithm of the factor on usual usage.
     off: f64,
     is_warning: [bool; STREAMS.len()],
     warnings: [u64; STREAMS.len()],
@@ -160,7 +160,7 @@ impl Watched {
     fn trace(&mut self) {
         let factor = self.factor();
         let long = self.heavy();
-        // What takes long costs more, mostly.
+        // Slow traces mostly cost more.
         let dear = if self.random.below(0.7) { long } else { self.heavy() };
         let mut calls = 1.0;
         while self.random.below(1.0 - 0.4 / factor) && calls < 50.0 {
@@ -177,7 +177,7 @@ impl Watched {
         self.tell(effort);
     }
 
-    /// How many times as much as usual the next trace takes.
+    /// The factor on the usual usage of the next trace.
     fn factor(&mut self) -> f64 {
         if self.more > 0 {
             self.more -= 1;

@@ -1,9 +1,8 @@
 //! Resident bytes per open trace, session, run and task.
 //!
-//! Each figure is measured in a process of its own, by the growth of the resident set over many of them; traces that
-//! are sealed are sealed as they come, so that the peak is what is held.
-//! What is left after a burst is the growth over what a first, smaller burst left, once every trace and session of both
-//! has gone and others have come.
+//! Each figure is measured in a process of its own, by the growth of the resident set over many of them; sealed traces are sealed
+//! as they arrive, so that the peak is what is held. The memory left after a burst is the growth over what a first, smaller burst
+//! left, once every trace and session of both is gone and others have come.
 
 use std::fs;
 use std::io::{self, Write};
@@ -35,7 +34,7 @@ const MILLI: u64 = 1_000_000;
 /// Traces of a request.
 const AT_ONCE: usize = 20;
 
-/// What is held when the resident set is read, and of how many.
+/// What is held when the resident set is read, and how many.
 const CASES: [(&str, Case, u64); 9] = [
     ("open trace of 13 spans", Case::Traces { open: true, each: 1 }, 50_000),
     ("idle session of 1 closed trace", Case::Traces { open: false, each: 1 }, 50_000),
@@ -50,15 +49,15 @@ const CASES: [(&str, Case, u64); 9] = [
 
 #[derive(Clone, Copy)]
 enum Case {
-    /// Traces, so many of each session.
+    /// Traces, with this many in each session.
     Traces { open: bool, each: u64 },
-    /// Runs of one agent, so many of each task; old ones are in no window but that of all.
+    /// Runs of one agent, with this many of each task; old ones are in no window but that of all runs.
     Runs { per_task: u64, old: bool },
-    /// Sessions of so many traces, all at once, which then go.
+    /// Sessions with this many traces, all at once, which are then removed.
     Burst { each: u64 },
 }
 
-/// Sessions and what reads their requests.
+/// Sessions, and the decoder of their requests.
 struct Fed {
     workload: Workload,
     decoder: Decoder,
@@ -68,7 +67,7 @@ struct Fed {
     next: u64,
 }
 
-/// Does what the command line asks for, in a process whose allocator is called so.
+/// Runs the command line, in a process with the named allocator.
 pub(crate) fn run(allocator: &str) -> io::Result<()> {
     memory::take_small_pages();
     let mut arguments = std::env::args().skip(1);
@@ -124,7 +123,7 @@ fn measure_traces(open: bool, each: u64, content: Content, many: u64) -> i64 {
             (Duration::ZERO, Duration::ZERO);
     }
     options.session.session_idle = long;
-    // The ids of traces that are final are a list of its own, of a million at most, whatever there is of sessions.
+    // The ids of final traces are a separate list, of a million at most, whatever the sessions are.
     options.assemble.max_sealed_traces = 1_000;
     let mut fed = Fed::new(&options, content);
     // Traces that are to stay open come at once. Of the others few are open at a time.
@@ -137,13 +136,13 @@ fn measure_traces(open: bool, each: u64, content: Content, many: u64) -> i64 {
         }
         resident_bytes()
     };
-    // What is there before the first trace, or once, does not count.
+    // Memory that is held before the first trace, or once, does not count.
     let before = held(many / 5);
     let grown = held(many) - before;
     grown / many.cast_signed()
 }
 
-/// Bytes that are left of each session after it has gone.
+/// Bytes that are left of each session after its removal.
 fn measure_burst(each: u64, content: Content, many: u64) -> i64 {
     let mut fed = Fed::new(&EngineOptions::default(), content);
     let mut burst = |sessions| {
@@ -151,7 +150,7 @@ fn measure_burst(each: u64, content: Content, many: u64) -> i64 {
         let peak = resident_bytes();
         fed.wait(Duration::from_secs(3 * 3_600));
         assert_eq!(fed.held(), 0, "sessions are still there");
-        // Life goes on, at a slow pace, and memory is given back as the daemon does it.
+        // Traffic continues at a slow pace, and memory is returned as in the daemon.
         fed.feed(200, 1, SECOND);
         thread::sleep(memory::KEPT_FOR);
         memory::give_back();
@@ -159,7 +158,7 @@ fn measure_burst(each: u64, content: Content, many: u64) -> i64 {
     };
     let (_, before) = burst(many / 10);
     let (peak, after) = burst(many);
-    // Nobody has to read it.
+    // The output need not be read.
     let _ = writeln!(
         io::stderr(),
         "{} MB before, {} MB at the peak, {} MB after",
@@ -183,7 +182,7 @@ impl Fed {
         }
     }
 
-    /// Applies traces of new sessions, each a turn of every one after the other, so many nanoseconds apart.
+    /// Applies traces of new sessions, each a turn of every one after the other, this many nanoseconds apart.
     #[expect(clippy::expect_used, reason = "the workload is valid")]
     fn feed(&mut self, sessions: u64, each: u64, apart: u64) {
         self.workload.first_session += self.workload.sessions;
@@ -217,7 +216,7 @@ impl Fed {
     }
 }
 
-/// Bytes of a run, or of a task with its runs if these are few.
+/// Bytes of a run, or of a task with its runs if they are few.
 fn measure_runs(per_task: u64, old: bool, many: u64) -> i64 {
     let options = AgentOptions { max_runs: usize::MAX - 1, ..AgentOptions::default() };
     let tasks = TaskOptions { max_tasks: usize::MAX, ..TaskOptions::default() };
@@ -256,7 +255,7 @@ fn measure_runs(per_task: u64, old: bool, many: u64) -> i64 {
     grown * 10 / 9 / many.cast_signed()
 }
 
-/// The resident set, as the kernel counts it.
+/// The resident set, as reported by the kernel.
 #[expect(clippy::expect_used, reason = "Linux has it")]
 fn resident_bytes() -> i64 {
     let statm = fs::read_to_string("/proc/self/statm").expect("a proc file system");

@@ -1,7 +1,7 @@
 //! A workload of agent traces, as OTLP requests.
 //!
-//! Each trace is one turn: an agent span over alternating model and tool calls. Sessions are named on the root
-//! alone. `Content` says whether texts go along.
+//! Each trace is one turn: an agent span over alternating model and tool calls. Sessions are named only on the root. `Content` says
+//! whether texts are included.
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
@@ -9,23 +9,23 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use prost::Message;
 
-/// Whether texts and arguments go along.
+/// Whether texts and arguments are included.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Content {
-    /// Numbers and names alone.
+    /// Only numbers and names.
     Lean,
     /// Inputs and outputs of about 1 KB, arguments and results.
     Full,
 }
 
-/// What to generate.
+/// The workload to generate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Workload {
     /// Distinct agents.
     pub(crate) agents: u64,
     /// Distinct sessions.
     pub(crate) sessions: u64,
-    /// The number of the first of them.
+    /// The number of the first session.
     pub(crate) first_session: u64,
     /// Spans of one trace: the agent's and its calls.
     pub(crate) spans_per_trace: u64,

@@ -44,7 +44,7 @@ pub(crate) fn to_gauges(decoder: &Decoder, requests: &[Vec<u8>]) -> Pipeline {
         pipeline.apply(batch.spans, batch.logs, batch.reports, now);
         pipeline.advance(now);
     }
-    // Every trace gets done and its score reaches the board.
+    // Every trace is done and its score reaches the board.
     pipeline.advance(Timestamp(START + (REQUESTS + 60) * 1_000_000_000));
     assert_eq!(pipeline.board().len(), 10);
     pipeline

@@ -1,7 +1,7 @@
 """A sample agent: no model behind it, but the spans of one, as OpenTelemetry's GenAI conventions have them.
 
-A session is three turns. In a turn the model asks for a tool, the tool answers, the model speaks. Every LOOP_EVERY
-sessions the tool never finds what it is asked for, and the agent asks again and again: a loop.
+A session is three turns. In a turn the model calls a tool, the tool answers, the model answers. Once in LOOP_EVERY
+sessions the tool never finds anything, and the agent repeats the call: a loop.
 """
 
 import itertools

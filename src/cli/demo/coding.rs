@@ -1,4 +1,4 @@
-//! A coding agent in the demo: Claude Code's log records, as docs/guides/claude-code.md has them sent.
+//! A coding agent in the demo: Claude Code's log records, configured as in docs/guides/claude-code.md.
 
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{
@@ -9,7 +9,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 
 use super::turn::{float, text};
 
-/// A prompt, the answer to it, and the tools that the agent calls for it with their inputs; the last call may fail.
+/// A prompt, its answer, and the tools that the agent calls for it with their inputs; the last call may fail.
 type Task = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
 const TASKS: &[Task] = &[

@@ -30,7 +30,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Quiet time after which a trace is done: shorter than in production, so that scores show soon.
 const TRACE_IDLE: Duration = Duration::from_secs(1);
 
-/// Quiet time after which a turn that log records tell of is done: shorter than in production.
+/// Quiet time after which a turn from log records is done: shorter than in production.
 const ROOTLESS_IDLE: Duration = Duration::from_secs(15);
 
 /// Time between two points of the page's charts: shorter than in production, so that they show soon.
@@ -87,12 +87,12 @@ impl Demo {
     }
 }
 
-/// Fits the configuration to the demo; returns the addresses that are in use, which it replaces by free ones.
+/// Adapts the configuration to the demo; returns the addresses that are in use, which it replaces by free ones.
 fn prepare(config: &mut Config) -> Vec<String> {
     config.assemble.trace_idle = config.assemble.trace_idle.min(TRACE_IDLE);
     config.assemble.rootless_idle = config.assemble.rootless_idle.min(ROOTLESS_IDLE);
     config.api.history_step = config.api.history_step.min(HISTORY_STEP);
-    // The demo's texts are made up, so there is no secret in them.
+    // The demo's texts are invented, so they contain no secrets.
     config.assemble.keep_content = true;
     // The demo's output is about what it finds, so informational log events are left out.
     if config.log.level == LogLevel::Info {

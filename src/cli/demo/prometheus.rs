@@ -1,4 +1,4 @@
-//! Prometheus and Alertmanager beside the demo, where they are installed.
+//! Prometheus and Alertmanager beside the demo, if they are installed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -91,7 +91,7 @@ fn spawn(name: &str, arguments: &[String]) -> Option<Child> {
     command.spawn().ok()
 }
 
-/// Removes a temporary folder; if that fails, it is left to the system to clean up.
+/// Removes a temporary folder; if that fails, the system cleans it up.
 fn remove(folder: &Path) {
     let _ = std::fs::remove_dir_all(folder);
 }
@@ -106,7 +106,7 @@ fn settings(http: &str) -> String {
     )
 }
 
-/// A configuration that notifies nobody; alerts are only shown.
+/// A configuration without notifications; alerts are only shown.
 const RECEIVERS: &str = "\
 route: {receiver: nobody, group_by: [alertname, service_name, gen_ai_agent_name]}
 receivers: [{name: nobody}]

@@ -1,4 +1,4 @@
-//! A real OTLP client, by tonic, over gRPC.
+//! A real OTLP client, with tonic, over gRPC.
 
 use opentelemetry_proto::tonic::collector::logs::v1::logs_service_client::LogsServiceClient;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;

@@ -33,7 +33,7 @@ pub(super) enum Step {
     },
 }
 
-/// One turn: what a user asks until the agent answers.
+/// One turn: from a user's question to the agent's answer.
 #[derive(Clone, Debug)]
 pub(super) struct Turn {
     pub(super) agent: Agent,
@@ -70,7 +70,7 @@ impl Turn {
         self.steps.iter().map(|step| step.ms() + BETWEEN).sum::<u64>() + BETWEEN
     }
 
-    /// The request with all spans of the turn, which ended at `end`; `number` tells it from other turns of the session.
+    /// The request with all spans of the turn, which ended at `end`; `number` distinguishes it from other turns of the session.
     pub(super) fn ended_at(&self, end: u64, number: u64) -> ExportTraceServiceRequest {
         let start = end.saturating_sub(self.ms() * MILLI);
         let mut spans = self.spans(self.steps.iter().enumerate(), start, number);
@@ -218,7 +218,7 @@ impl Turn {
     }
 }
 
-/// A span with nothing but its place in the trace and its times.
+/// A span with nothing but its position in the trace and its times.
 fn blank(span_id: Vec<u8>, parent_span_id: Vec<u8>, times: Range<u64>) -> Span {
     Span {
         span_id,

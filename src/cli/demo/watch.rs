@@ -1,4 +1,4 @@
-//! Prints the problems that the daemon finds during the story, a line for each, from its own API.
+//! Prints the problems that the daemon finds during the story, one per line, from its own API.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(super) async fn watch(process: &mut Process<'_>, http: &str) -> Result<(), C
     }
 }
 
-/// The present problems, a line for each, by agent and kind.
+/// The present problems, one per line, by agent and kind.
 async fn problems(http: &str) -> Result<BTreeMap<(String, String), String>, CliError> {
     let failed = |why: String| CliError::Client { address: http.to_owned(), why };
     let body = get(http, "/api/v1/problems").await.map_err(|error| failed(error.to_string()))?;
@@ -62,7 +62,7 @@ fn line(problem: &Value) -> ((String, String), String) {
     ((name, format!("{} {}", text("kind"), text("what")).trim().to_owned()), said)
 }
 
-/// Requests a path and returns the body of the answer; by HTTP/1.0, so that the body ends with the connection.
+/// Requests a path and returns the body of the answer; over HTTP/1.0, so that the body ends with the connection.
 async fn get(address: &str, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");

@@ -1,4 +1,4 @@
-//! Writes snapshots when they are due: a barrier goes through the stages, and each sends what it holds.
+//! Writes snapshots when they are due: a barrier passes through the stages, and each sends its state.
 
 #[cfg(test)]
 mod tests;
@@ -26,13 +26,13 @@ use crate::webhook::SharedPace;
 /// Time between two checks whether a snapshot is due.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Time between two looks whether all files are there.
+/// Time between two checks whether all files exist.
 const LOOK_AT_FILES: Duration = Duration::from_secs(2);
 
-/// The least time between a snapshot and one that would free little, which is asked for to make room.
+/// The least time between a snapshot and another one that would free little, and was requested to make room.
 const REST: Duration = Duration::from_secs(10);
 
-/// How many times as long as the last snapshot took that time is.
+/// That time is at least this many times as long as the last snapshot took.
 const RESTS: u32 = 10;
 
 /// How long to wait for requests on their way, and for the next section of a snapshot.
@@ -49,37 +49,37 @@ pub(super) struct Snapshots {
     pub(super) clock: Clock,
     pub(super) snapshot_bytes: u64,
     pub(super) snapshot_spans: u64,
-    /// The record after which the newest snapshot is.
+    /// The number of the record that the newest snapshot follows.
     pub(super) last: u64,
     pub(super) course: Course,
 }
 
-/// What is known of the snapshots so far.
+/// The history of snapshots so far.
 #[derive(Default)]
 pub(super) struct Course {
     // The bytes and the items of the log when the last snapshot began.
     written: (u64, u64),
-    // Whether somebody removed files, so that only a new snapshot has everything.
+    // Whether files were removed by others, so that only a new snapshot is complete.
     incomplete: bool,
-    // When it was last looked whether all files are there.
+    // When the existence of all files was last checked.
     looked: Duration,
-    // Whether one was asked for, to make room, since the last one began.
+    // Whether a snapshot was requested, to make room, since the last one began.
     pressed: bool,
     // Why the last one could not be written.
     failed: Option<Refused>,
-    // Until when none is written that would free little, and none again that could not be written.
+    // Until then no snapshot is written that would free little, and none is retried that could not be written.
     rests_until: Duration,
 }
 
 impl Course {
-    /// The course of a process whose log `lost` what was acknowledged, or not. If it did, a snapshot is due at once: until there is one, each
-    /// start finds the damage again.
+    /// The history at the start of a process, whose log `lost` acknowledged records or not. If it did, a snapshot is due at once:
+    /// without one, each start finds the damage again.
     pub(super) fn beginning(lost: bool) -> Self {
         Self { incomplete: lost, pressed: lost, ..Self::default() }
     }
 }
 
-/// The ways to and from the stages that a snapshot needs: barriers go in, sections come out.
+/// The channels to and from the stages that a snapshot needs: barriers go in, sections come out.
 pub(super) struct Stream {
     pub(super) router: Router,
     pub(super) epoch: Arc<AtomicU64>,
@@ -110,7 +110,7 @@ impl Snapshots {
         }
     }
 
-    /// Writes a snapshot if one is due, or if this is the `last` look.
+    /// Writes a snapshot if one is due, or if this is the `last` check.
     async fn look(&mut self, stream: &mut Stream, last: bool) {
         let is_due = self.is_due();
         let mut lacks_files = false;
@@ -127,7 +127,8 @@ impl Snapshots {
         }
     }
 
-    /// Finds out whether the log takes as much as it could not: while the daemon is not ready, no request may come that would show it.
+    /// Tests whether the log accepts as many bytes as it last could not: while the daemon is not ready, no request may arrive that
+    /// would show it.
     async fn probe(&self, bytes: u64) {
         match self.committer.probe(bytes).await {
             Ok(()) => self.metrics.took(bytes),
@@ -135,18 +136,19 @@ impl Snapshots {
         }
     }
 
-    /// Whether a snapshot is due: the log has grown enough, or the last one could not be written, or one was asked for to make room: the
-    /// budget bites, or the disk has begun to fail, as it may be full.
+    /// Whether a snapshot is due: the log has grown enough, or the last one could not be written, or one was requested to make
+    /// room, because the budget is exhausted, or the disk has begun to fail, as it may be full.
     fn is_due(&mut self) -> bool {
         let (written, items) = self.course.written;
         let grown = self.budget.written().saturating_sub(written);
         let items = self.items.load(Ordering::Relaxed).saturating_sub(items);
-        // The bytes of all snapshots, mostly twice the state: less is written for snapshots than for the log, or, where a start would take
-        // long or room is short, less than four times as much.
+        // The bytes of all snapshots, mostly twice the state. So less is written for snapshots than for the log, or, if a start
+        // would take long or room is short, less than four times as much.
         let both = self.budget.snapshots();
         let long = items >= self.snapshot_spans && grown >= both / 8;
         self.course.pressed |= self.metrics.was_pressed() | self.budget.was_pressed();
-        // One that frees little of the log may free sessions on disk, or be smaller than those before; it may as well free nothing.
+        // A snapshot that frees little of the log may free sessions on disk, or be smaller than those before; it may as well free
+        // nothing.
         let rested = self.clock.elapsed() >= self.course.rests_until;
         let pressed = self.course.pressed && (rested || grown > both / 8);
         let again = self.course.failed.is_some() && rested && self.metrics.fails().is_none();
@@ -164,7 +166,7 @@ impl Snapshots {
         self.course.written = (self.budget.written(), self.items.load(Ordering::Relaxed));
         let fails = self.metrics.fails();
         let is_full = fails.is_some_and(|failure| failure.why == Refused::Disk);
-        // Where there is no room for two snapshots, one has to do.
+        // If there is no room for two snapshots, one has to be enough.
         let keep = if self.budget.is_tight() || fails.is_some() { 1 } else { KEPT };
         if is_full || failed == Some(Refused::Disk) || !self.budget.has_room_for_snapshot() {
             self.make_room().await;
@@ -188,8 +190,8 @@ impl Snapshots {
         self.metrics.snapshot(released.is_ok(), open);
     }
 
-    /// Removes what is there only for the case that the newest snapshot is damaged, so that the next one has room: the snapshot before
-    /// it, and the log between the two.
+    /// Removes what is kept only in case the newest snapshot is damaged, so that the next one has room: the snapshot before it, and
+    /// the log between the two.
     async fn make_room(&self) {
         if self.last == 0 {
             return;
@@ -198,14 +200,14 @@ impl Snapshots {
         let kept = blocking(move || keep_newest(disk.as_ref(), &budget, last)).await;
         match kept.map_err(io::Error::from).flatten() {
             Ok(true) => self.committer.release(last).await,
-            // Somebody removed it.
+            // Another process removed it.
             Ok(false) => {}
             Err(error) => tracing::warn!(%error, "an older snapshot cannot be removed"),
         }
     }
 
-    /// Sends a barrier through the stages, and writes the state that each has as it passes; returns the sequence number up to which the
-    /// log is not needed.
+    /// Sends a barrier through the stages, and writes the state that each has as the barrier passes; returns the sequence number up
+    /// to which the log is not needed.
     async fn write(&self, stream: &mut Stream, seq: u64, keep: usize) -> io::Result<u64> {
         let _step = telemetry::step("store.snapshot");
         let (sections, inbox) = mpsc::channel(1);
@@ -220,7 +222,7 @@ impl Snapshots {
         written
     }
 
-    /// Sends a barrier through the stages, and hands on the section of each, and of what belongs to none.
+    /// Sends a barrier through the stages, and hands on the section of each stage, and the sections that belong to none.
     async fn gather(
         &self,
         stream: &mut Stream,
@@ -230,10 +232,10 @@ impl Snapshots {
         let mut missing = stream.stages();
         let epoch = stream.epoch.fetch_add(1, Ordering::Relaxed) + 1;
         let Stream { router, saved, pace, .. } = stream;
-        // Late ones, of snapshots that were given up: there has to be room for those of this one.
+        // Late sections of abandoned snapshots: there has to be room for those of this one.
         while saved.try_recv().is_ok() {}
         let clock = SavedClock { now: self.clock.now(), shift: self.clock.shift() };
-        // Requests that come meanwhile wait for it, so it does not wait for ever for a disk that hangs.
+        // Requests that arrive meanwhile wait for it, so it does not wait for ever for a hanging disk.
         let none_on_the_way = timeout(PATIENCE, router.on_the_way.write()).await;
         let none_on_the_way = none_on_the_way.map_err(io::Error::from)?;
         let first = [
@@ -251,16 +253,16 @@ impl Snapshots {
         while missing > 0 {
             let next = timeout(PATIENCE, saved.recv()).await.map_err(io::Error::from)?;
             let (of, section) = next.ok_or_else(absent)?;
-            // A section of another epoch is a late one, of a snapshot that was given up.
+            // A section of another epoch is a late one, of an abandoned snapshot.
             if of == epoch {
                 missing -= 1;
                 let _ = sections.send(section.ok_or_else(absent)?).await;
             }
         }
-        // After all shards, as each adds to it: of what they hold nothing is missing.
+        // After all shards, as each adds to it: nothing that they hold is missing then.
         let learned = router.saved_learned().ok_or_else(absent)?;
         let _ = sections.send(learned).await;
-        // Likewise: a call that is missing would be made again, and one too many is replayed.
+        // Likewise: a missing call would be made again, and one too many is replayed.
         let pace = pace.as_ref().map(SharedPace::save).unwrap_or_default();
         let _ = sections.send(section(PACE.to_owned(), &pace).ok_or_else(absent)?).await;
         Ok(())
@@ -274,7 +276,7 @@ impl Stream {
     }
 }
 
-/// Writes this many sections as they come, and finishes the snapshot; fails if fewer come.
+/// Writes this many sections as they arrive, and finishes the snapshot; fails if fewer arrive.
 fn write(
     mut writer: SnapshotWriter,
     sections: usize,

@@ -19,7 +19,7 @@ use crate::ingest::{Batch, Compression, Encoding, Overloaded, Request, Signal, S
 use crate::store::tests::simulated::Simulated;
 use crate::store::{Durability, Lock, Watch as _};
 
-/// How long a test waits for what should come.
+/// How long a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Stages with a store on a disk that a test owns, by a clock that it sets.
@@ -66,7 +66,7 @@ impl Rig {
         Self { router, snapshots, stream, health, hand, requests: 0, _folder: folder }
     }
 
-    /// A request with a trace of its own.
+    /// A request with its own trace.
     fn batch(&mut self) -> Batch {
         self.requests += 1;
         let now = self.snapshots.clock.now();
@@ -94,7 +94,7 @@ impl Rig {
         self.snapshots.look(&mut self.stream, false).await;
     }
 
-    /// Snapshots that were written.
+    /// The number of snapshots that were written.
     fn written(&self) -> u64 {
         self.count("store_snapshots_total{outcome=\"written\"}")
     }
@@ -151,7 +151,7 @@ async fn a_snapshot_that_begins_while_requests_have_all_places_lets_them_through
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_store_takes_requests_again_once_a_snapshot_can_free_some() {
     let disk = Simulated::default();
-    // Of an earlier process, and needed by nobody.
+    // From an earlier process, and no longer needed.
     let mut left = disk.create("evicted-0-000000000001").unwrap();
     left.write_all(&[0; 1 << 20]).unwrap();
     left.sync().unwrap();
@@ -177,7 +177,7 @@ async fn snapshots_that_make_no_room_are_far_apart() {
     let durable = rig.router.durable.clone().unwrap();
     for _ in 0..60 {
         rig.hand.pass(1);
-        // Little goes into the log, and much does not.
+        // Few bytes fit into the log, and many do not.
         durable.note_time(rig.snapshots.clock.now()).await;
         rig.snapshots.metrics.refused(1, 1_000, Refused::Budget);
         rig.look().await;
@@ -204,7 +204,7 @@ async fn a_snapshot_for_which_too_much_would_wait_is_given_up_and_the_next_one_i
     let disk = Simulated::default();
     let mut rig = Rig::new(&disk, |config| config.ingest.max_decoded_bytes = 1 << 20);
     rig.send().await.unwrap();
-    // One assemble shard has passed the barrier, and goes on; the other one has not.
+    // One assemble shard has passed the barrier, and continues; the other one has not.
     let (sessions, now) = (rig.router.sessions.clone(), rig.snapshots.clock.now());
     let barrier = Barrier { epoch: 1_000, log_sequence: Some(1) };
     sessions[0].send(ToSessions::Barrier(0, barrier)).await.unwrap();
@@ -220,7 +220,7 @@ async fn a_snapshot_for_which_too_much_would_wait_is_given_up_and_the_next_one_i
     let (epoch, section) = given_up.unwrap();
     assert!(epoch == 1_000 && section.is_none());
     assert_eq!(rig.count("limits_reached_total{limit=\"snapshot_waiting\"}"), 1);
-    // The barrier goes on all the same.
+    // The barrier passes all the same.
     sessions[0].send(ToSessions::Barrier(1, barrier)).await.unwrap();
     for from in 0..2 {
         sessions[1].send(ToSessions::Barrier(from, barrier)).await.unwrap();

@@ -13,11 +13,11 @@ use crate::engine::agent_facts::AgentFacts;
 use crate::engine::agents::Agents;
 use crate::export::board::Board;
 
-/// The agents stage, with the board that takes its updates.
+/// The agents stage, with the board that receives its updates.
 pub(in crate::daemon) struct AgentsTask {
     pub(in crate::daemon) stage: Agents,
     pub(in crate::daemon) board: Arc<Board>,
-    /// The last epoch of which all is on the board.
+    /// The last epoch whose updates are all on the board.
     pub(in crate::daemon) flushed: watch::Sender<u64>,
     pub(in crate::daemon) common: Common,
 }
@@ -82,7 +82,7 @@ impl AgentsTask {
                 urgent.note_round(took, self.common.clock.now());
             }
             if let Some(epoch) = epoch {
-                // Barriers of two may come in on all inputs in another order than they began.
+                // Two barriers may arrive on all inputs in another order than they began.
                 self.flushed.send_modify(|flushed| *flushed = epoch.max(*flushed));
             }
         }

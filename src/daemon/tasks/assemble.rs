@@ -15,15 +15,15 @@ use crate::engine::span::Timestamp;
 use crate::engine::tenants::TraceKey;
 use crate::judge;
 
-/// How many timers of traces a task runs before it sends on the results and other tasks have their turn: the update of a trace takes
-/// many times the memory of the trace, so the updates of thousands that are done at once are never all in memory.
+/// How many timers of traces a task runs before it forwards the results and other tasks have their turn. The update of a trace
+/// takes many times the memory of the trace, so the updates of thousands of traces that are done at once are never all in memory.
 const TIMERS: usize = 64;
 
-/// How many traces that have changed a task looks at before it sends on the results and other tasks have their turn: one request can
-/// change tens of thousands.
+/// How many changed traces a task handles before it forwards the results and other tasks have their turn: one request can change
+/// tens of thousands.
 const TRACES: usize = 64;
 
-/// One assemble shard, with the channels that take its updates.
+/// One assemble shard, with the channels for its updates.
 pub(in crate::daemon) struct AssembleTask {
     pub(in crate::daemon) shard: usize,
     pub(in crate::daemon) stage: Assembler,
@@ -41,7 +41,7 @@ impl AssembleTask {
         mut inbox: mpsc::Receiver<ToAssemble>,
         mut full: Vec<watch::Receiver<FullSessions>>,
     ) {
-        // Asks again what an earlier process asked without getting an answer, one by one, as each request is as large as a trace.
+        // Repeats the requests that an earlier process made without getting an answer, one by one, as each is as large as a trace.
         for id in self.stage.unanswered() {
             self.ask_again(id);
             self.ask(self.common.clock.now());
@@ -94,7 +94,7 @@ impl AssembleTask {
                     return;
                 }
                 self.ask(now);
-                // Nobody may be waiting for the acknowledgement any more.
+                // The acknowledgement may no longer be awaited.
                 for (acknowledge, left_out) in acknowledgements.drain(..) {
                     let _ = acknowledge.send(left_out);
                 }
@@ -111,7 +111,7 @@ impl AssembleTask {
         }
     }
 
-    /// Passes on a barrier: results of what came before it are sent first, and only that is saved.
+    /// Passes on a barrier: results of everything before it are sent first, and only that is saved.
     async fn pass(&mut self, barrier: Barrier, now: Timestamp) -> Result<(), Gone> {
         self.stage.tell_all();
         self.hand_on(now).await?;
@@ -129,7 +129,7 @@ impl AssembleTask {
         self.stage.ask_again(id, &known(&self.learned));
     }
 
-    /// The updates of some traces of the stage, and whether these were all. What it has learned is known to all shards then.
+    /// The updates of some traces of the stage, and whether these were all. After that, all shards know what the stage has learned.
     fn drain(&mut self) -> (Vec<Box<TraceFacts>>, bool) {
         let Self { stage, learned, common, .. } = self;
         let drained = stage.drain_some(TRACES, &known(learned));
@@ -148,8 +148,8 @@ impl AssembleTask {
         offer(stage, common.embedder.as_ref(), common.judge.as_ref(), now);
     }
 
-    /// Sends the updates of the stage, and reports about traces that it has sealed; fails only while the daemon stops, and what is lost then was never
-    /// acknowledged.
+    /// Sends the updates of the stage, and reports about traces that it has sealed; fails only while the daemon stops, and what is
+    /// lost then was never acknowledged.
     async fn hand_on(&mut self, now: Timestamp) -> Result<(), Gone> {
         loop {
             let (updates, all) = self.drain();
@@ -178,7 +178,7 @@ impl AssembleTask {
     }
 }
 
-/// What all shards have learned. Only shards that add something wait, and they seldom do.
+/// What all shards have learned. Only shards that add something wait, which is rare.
 fn known(learned: &RwLock<Learned>) -> RwLockReadGuard<'_, Learned> {
     learned.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -199,7 +199,7 @@ pub(in crate::daemon) fn offer(
     }
 }
 
-/// What there was no room for, by the counts before and after.
+/// What was left out for want of room, by the counts before and after.
 fn left_out(before: Refused, after: Refused) -> LeftOut {
     LeftOut {
         trace_full: after.trace_full.saturating_sub(before.trace_full),

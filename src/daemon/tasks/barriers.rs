@@ -1,4 +1,4 @@
-//! Aligns barriers: holds messages back while the barrier of a snapshot has come in on some inputs of a stage and not on others.
+//! Aligns barriers: holds messages back while the barrier of a snapshot has arrived on some inputs of a stage and not on others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
@@ -18,7 +18,7 @@ pub(in crate::daemon) struct BarrierRoom {
 }
 
 impl BarrierRoom {
-    /// Room for so many bytes.
+    /// Room for this many bytes.
     pub(in crate::daemon) fn new(max_bytes: usize) -> Self {
         Self { max_bytes, taken: AtomicUsize::new(0) }
     }
@@ -33,30 +33,30 @@ impl BarrierRoom {
     }
 }
 
-/// Aligns the barriers of a stage: counts each until it has come in on every input. Inputs that are past the barrier of a snapshot which
-/// others have not reached have to wait, so that a stage that has the barrier on all inputs holds exactly what came before it. Where
-/// there is no room for what waits, the snapshot is given up.
+/// Aligns the barriers of a stage: counts each until it has arrived on every input. Inputs past the barrier of a snapshot that
+/// others have not reached have to wait, so that a stage with the barrier on all inputs holds exactly what came before it. If there
+/// is no room for the waiting messages, the snapshot is abandoned.
 pub(super) struct Alignment<M> {
     inputs: usize,
     passed: BTreeMap<u64, usize>,
-    /// The snapshot whose barrier some inputs are past.
+    /// The snapshot whose barrier some inputs have passed.
     epoch: u64,
     past: BTreeSet<usize>,
     /// The messages of these inputs.
     waiting: VecDeque<M>,
     bytes: usize,
     room: Arc<BarrierRoom>,
-    /// Snapshots that were given up and whose barrier has not come in on all inputs.
+    /// Abandoned snapshots whose barrier has not arrived on all inputs.
     given_up: BTreeSet<u64>,
 }
 
-/// What a stage does next.
+/// The next action of a stage.
 pub(super) enum Next<M> {
-    /// It handles a message, which is no barrier.
+    /// It handles a message other than a barrier.
     Handle(M),
-    /// It passes a barrier on, which has come in on all inputs, and saves its state before, if that is wanted.
+    /// It passes on a barrier that has arrived on all inputs, and saves its state before, if `saves` is set.
     Pass { barrier: Barrier, saves: bool },
-    /// It says that there will be no snapshot of this epoch.
+    /// It reports that there will be no snapshot of this epoch.
     GiveUp(u64),
     /// Nothing.
     Wait,
@@ -64,10 +64,10 @@ pub(super) enum Next<M> {
 
 /// A message that may come from one of the inputs.
 pub(super) trait StageMessage {
-    /// The number of the input that it comes from; `None` if it comes from none.
+    /// The number of its input; `None` if it comes from none.
     fn input(&self) -> Option<usize>;
 
-    /// The barrier that it is, with its input.
+    /// The barrier in this message, with its input.
     fn barrier(&self) -> Option<(usize, Barrier)>;
 
     /// An estimate of the bytes that it takes.
@@ -119,7 +119,7 @@ impl StageMessage for ToAgents {
     }
 }
 
-/// An estimate of the bytes that facts take: those of the struct, and of what it points to as it is when serialised.
+/// An estimate of the bytes of facts: the struct, and the data that it points to, as large as when serialised.
 fn bytes<T: Serialize>(facts: &T) -> usize {
     size_of::<T>() + saved::write(facts).map_or(0, |written| written.len())
 }
@@ -162,7 +162,7 @@ impl<M: StageMessage> Alignment<M> {
         Next::Pass { barrier, saves }
     }
 
-    /// Holds a message back; gives the snapshot up if there is no room for it.
+    /// Holds a message back; abandons the snapshot if there is no room for it.
     fn hold_back(&mut self, message: M, rest: &mut VecDeque<M>) -> Next<M> {
         let bytes = message.bytes();
         self.waiting.push_back(message);
@@ -175,7 +175,7 @@ impl<M: StageMessage> Alignment<M> {
         Next::GiveUp(self.epoch)
     }
 
-    /// Puts the messages that wait in front of `rest`.
+    /// Puts the waiting messages in front of `rest`.
     fn release(&mut self, rest: &mut VecDeque<M>) {
         self.past.clear();
         self.room.give_back(mem::take(&mut self.bytes));
@@ -223,7 +223,8 @@ mod tests {
         Message::Number(from, number)
     }
 
-    /// What a stage with two inputs does, in order: numbers that it handles, and epochs that it passes (`+` if it saves) or gives up.
+    /// What a stage with two inputs does, in order: numbers that it handles, and epochs that it passes (`+` if it saves) or
+    /// abandons.
     fn done(max_bytes: usize, messages: &[Message]) -> (Vec<String>, usize) {
         let room = Arc::new(BarrierRoom::new(max_bytes));
         let mut alignment = Alignment::new(2, Arc::clone(&room));
@@ -261,7 +262,7 @@ mod tests {
             number(0, 2),
             number(0, 3),
             number(0, 4),
-            // The next snapshot begins before the late barrier of the first is in.
+            // The next snapshot begins before the late barrier of the first has arrived.
             snapshot(0, 2),
             number(0, 5),
             number(1, 6),

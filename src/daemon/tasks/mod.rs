@@ -1,9 +1,9 @@
-//! The stages as tasks: one owner of each state, bounded channels in between.
+//! The stages as tasks: one owner of each state, and bounded channels between them.
 //!
-//! A task takes the messages that have piled up, lets its stage handle them, then sends the results on: traces at once, updates of
+//! A task takes the messages that have queued up, lets its stage handle them, then sends the results on: traces at once, updates of
 //! agents at a pace, so that many changes of one agent become one update. The agent of a session that begins to run away is sent at
-//! a pace of its own, so that a page does not wait for the updates of all others. Forward sends wait for room, and there is no channel
-//! backwards, so nothing can deadlock.
+//! a separate pace, so that a page does not wait for the updates of all others. Forward sends wait for room, and there is no
+//! channel backwards, so nothing can deadlock.
 
 pub(super) mod agents;
 pub(super) mod assemble;
@@ -33,7 +33,7 @@ use crate::webhook;
 /// How many messages a task takes before it sends on the results.
 const BURST: usize = 64;
 
-/// How many agents a task sends updates of before other tasks have their turn.
+/// For how many agents a task sends updates before other tasks have their turn.
 const SLICE: usize = 16;
 
 /// The part of a batch that one shard takes.
@@ -54,7 +54,7 @@ impl ShardBatch {
 
 /// A message to an assemble task.
 pub(super) enum ToAssemble {
-    /// A part of a batch; it is acknowledged when it is applied and the results are sent on.
+    /// A part of a batch, which is acknowledged when it is applied and the results are forwarded.
     Inputs {
         /// All spans of the batch.
         spans: Arc<Vec<Span>>,
@@ -70,7 +70,7 @@ pub(super) enum ToAssemble {
 pub(super) enum ToSessions {
     /// The updates of an assemble task, by its number.
     Traces(usize, Vec<Box<TraceFacts>>, Timestamp),
-    /// A report that the session stage takes; from an assemble task, by its number, if that found the trace sealed.
+    /// A report for the session stage, with the number of an assemble task if that found the trace sealed.
     Report(Option<usize>, Box<Report>, Timestamp),
     /// A barrier, from one of the assemble tasks.
     Barrier(usize, Barrier),
@@ -78,14 +78,14 @@ pub(super) enum ToSessions {
     Ask(Question),
 }
 
-/// A question to a session shard, with the sessions that it has on disk.
+/// A question to a session shard, with access to its sessions on disk.
 pub(super) type Question = Box<dyn FnOnce(&Sessions, &dyn SessionStore) + Send>;
 
 /// A message to the agents task.
 pub(super) enum ToAgents {
     /// The updates of a session task, by its number.
     Updates(usize, Vec<SessionFacts>, Timestamp),
-    /// A report that the agent stage takes, such as one about a run.
+    /// A report for the agents stage, such as one about a run.
     Report(Box<Report>, Timestamp),
     /// A barrier, from one of the session tasks.
     Barrier(usize, Barrier),
@@ -99,16 +99,16 @@ pub(super) struct Common {
     pub(super) judge: Option<judge::Handle>,
     pub(super) embedder: Option<embed::Handle>,
     pub(super) webhook: Option<webhook::Handle>,
-    /// The log, where one is kept.
+    /// The log, if one is kept.
     pub(super) durable: Option<Durable>,
     /// Takes the section of each stage at a barrier of a snapshot, with its epoch.
     pub(super) saving: Option<mpsc::Sender<(u64, Option<Section>)>>,
-    /// The room of messages that wait at barriers.
+    /// The room for messages that wait at barriers.
     pub(super) barrier_room: Arc<BarrierRoom>,
 }
 
 impl Common {
-    /// Notes in the log, if one is kept, that timers run at `now` which count something, if one is due.
+    /// If a log is kept and a timer that counts something is due, notes in the log that timers run at `now`.
     async fn note_timers(&self, due: Option<Timestamp>, now: Timestamp) {
         if let Some(durable) = self.durable.as_ref().filter(|_| due.is_some_and(|due| due <= now)) {
             durable.note_time(now).await;
@@ -116,10 +116,10 @@ impl Common {
     }
 }
 
-/// Sessions of one shard that take no further trace, for the assemble tasks.
+/// Sessions of one shard that accept no further trace, for the assemble tasks.
 pub(super) type FullSessions = BTreeSet<Arc<SessionId>>;
 
-/// Serialises the state of a stage and sends it to the snapshot, if the barrier is of one; no state fails the snapshot.
+/// Serialises the state of a stage and sends it to the snapshot, if the barrier belongs to one; a missing state fails the snapshot.
 fn save<S: Serialize>(
     common: &Common,
     barrier: Barrier,
@@ -129,12 +129,12 @@ fn save<S: Serialize>(
         return;
     };
     let section = state().and_then(|(name, state)| durable::section(name, &state));
-    // There is room for the sections of this snapshot and of one that was given up. If there is none, the snapshot fails: a stage does
+    // There is room for the sections of this snapshot and of an abandoned one. If there is none, the snapshot fails: a stage does
     // not wait for the writer.
     let _ = saving.try_send((barrier.epoch, section));
 }
 
-/// Gives up the snapshot of an epoch, as there is no room for what would wait for it; another one is written later.
+/// Abandons the snapshot of an epoch, as there is no room for the messages that would wait for it; another one is written later.
 fn give_up(common: &Common, epoch: u64) {
     tracing::warn!(
         "a snapshot is abandoned: a shard is behind the others, and too much would wait for it"

@@ -17,7 +17,7 @@ use crate::engine::sessions::{NoSessionStore, SessionStore, Sessions};
 use crate::engine::span::Timestamp;
 use crate::webhook::{self, Runaway, Webhook};
 
-/// One session shard, with the channel that takes its updates.
+/// One session shard, with the channel for its updates.
 pub(in crate::daemon) struct SessionTask {
     shard: usize,
     stage: Sessions,
@@ -29,7 +29,7 @@ pub(in crate::daemon) struct SessionTask {
     common: Common,
 }
 
-/// Tells the webhook, if there is one, of sessions that run away.
+/// Notifies the webhook, if there is one, of sessions that run away.
 pub(in crate::daemon) fn tell(
     stage: &mut Sessions,
     session_store: &dyn SessionStore,
@@ -46,7 +46,7 @@ pub(in crate::daemon) fn tell(
     }
 }
 
-/// Lets the webhook know of sessions that ran away in a log that was replayed: the process before has told of them.
+/// Notes for the webhook the sessions that ran away in a replayed log: the previous process has reported them.
 pub(in crate::daemon) fn tell_of_replayed(
     stages: &mut Stages,
     webhook: &mut Webhook,
@@ -83,7 +83,8 @@ impl SessionTask {
         Self { shard, stage, session_store, agents, pace, urgent, common }
     }
 
-    /// Runs the shard until its channel, which has `inputs` inputs, closes; `full` gets its sessions that take no further trace.
+    /// Runs the shard until its channel, which has `inputs` inputs, closes; `full` receives its sessions that accept no further
+    /// trace.
     pub(in crate::daemon) async fn run(
         mut self,
         mut inbox: mpsc::Receiver<ToSessions>,
@@ -110,7 +111,7 @@ impl SessionTask {
                 match alignment.take(message, &mut left) {
                     Next::Handle(message) => {
                         self.take(message);
-                        // Assemble tasks hear of full sessions before the change shows anywhere else.
+                        // Assemble tasks learn of full sessions before the change shows anywhere else.
                         if let Some(named) = self.stage.full_sessions() {
                             full.send_replace(named);
                         }
@@ -168,7 +169,7 @@ impl SessionTask {
         }
     }
 
-    /// Passes on a barrier that has come in on all inputs: results of what came before it are sent first, and only that is saved.
+    /// Passes on a barrier that has arrived on all inputs: results of everything before it are sent first, and only that is saved.
     async fn pass(&mut self, barrier: Barrier, saves: bool, now: Timestamp) -> Result<(), Gone> {
         self.hand_on(now).await?;
         if saves {
@@ -232,5 +233,5 @@ impl SessionTask {
     }
 }
 
-/// A method that drains the updates of at most so many agents from a session stage.
+/// A method that drains the updates of a limited number of agents from a session stage.
 type Drain = fn(&mut Sessions, usize) -> Vec<SessionFacts>;

@@ -1,4 +1,4 @@
-// One agent: what is wrong, how it was over time, its versions, what it does, its sessions.
+// One agent: what is wrong, its history, its versions, its work, its sessions.
 import {
   agentDetail,
   agentLink,
@@ -35,12 +35,12 @@ import { worstLoop } from "./problems.js";
 import { range, ranges } from "./range.js";
 import { listState, listed, sessionTable } from "./sessions.js";
 
-/** Versions side by side, and sessions that its tools and models are counted over. */
+/** The most versions side by side, and the sessions whose tools and models are counted. */
 const VERSIONS = 6,
   SAMPLE = 20;
 /** New versions and deployments that are named below the charts. */
 const MARKS = 3;
-/** What the newest sessions did is asked for again after so long. */
+/** The newest sessions are requested again after this time. */
 const STALE_MS = 20_000;
 let sampled = { key: "", at: 0, sessions: [] };
 
@@ -134,7 +134,7 @@ export async function agent(view, query) {
   ];
 }
 
-/** What the agents below it did, and their share of what it spent: of dollars where they are known, else of tokens. */
+/** The work of the agents below it, and their share of its usage: of dollars if they are known, else of tokens. */
 function parts(one) {
   if (one.sub_agents.length === 0) return null;
   const dollarsKnown = one.cost_usd > 0;
@@ -185,7 +185,7 @@ const evidence = ({ evidence: found }) =>
 const sum = (values) => values.reduce((all, value) => all + value, 0);
 const short = (value) => (value === null ? "–" : value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 }));
 
-/** The newest sessions of an agent in full, not too often. */
+/** The newest sessions of an agent in full, not requested too often. */
 async function newest(key, names, signal) {
   if (sampled.key !== key || Date.now() - sampled.at > STALE_MS) {
     const { sessions } = await ask("/api/v1/sessions", { ...names, sort: "recent", limit: SAMPLE }, signal);
@@ -257,7 +257,7 @@ function charts(past, deployments) {
   ];
 }
 
-/** The deployments that were reported; the charts have a line at each. */
+/** The reported deployments; the charts have a line at each. */
 function deploymentList(deployments) {
   if (deployments.length === 0) return null;
   const one = ({ unix_nano, agent_version, name, accepted }) =>
@@ -273,7 +273,7 @@ function deploymentList(deployments) {
   return fold("deployments", true, `Deployments (${number(deployments.length)})`, () => el("ul", {}, deployments.map(one)));
 }
 
-/** How fast a counter rose, for an hour, over a twentieth of what is shown; null where it began anew. */
+/** How fast a counter rose, per hour, over a twentieth of the range; null where it restarted. */
 function hourly(times, values) {
   const apart = Math.max(1, Math.round(values.length / 20));
   return values.map((value, at) => {
@@ -283,7 +283,7 @@ function hourly(times, values) {
   });
 }
 
-/** This version, and beside it the others of its agent, the newest first. */
+/** This version, and the other versions of its agent beside it, the newest first. */
 function versionTable(one, kin, names, problems) {
   const others = kin.filter((agent) =>
     ["service_name", "agent_name", "environment", "tenant"].every((name) => (agent[name] ?? "") === names[name]),
@@ -399,7 +399,7 @@ function workTables(sessions) {
     }
     const steps = trace.steps.filter((step) => step.kind === "model");
     const add = (name, calls, lasting, tokens, cost) => {
-      // What nobody sent stays unknown.
+      // A value that was not sent stays unknown.
       const plus = (sum, more) => ((more ?? null) === null ? sum : (sum ?? 0) + more);
       const all = entry(models, name, () => ({ calls: 0, seconds: 0, input: null, output: null, cost: null }));
       all.calls += calls;
@@ -562,7 +562,7 @@ function successTable(one) {
   ]);
 }
 
-/** How well each number tells failed sessions from others, best first. */
+/** How well each number separates failed sessions from others, best first. */
 function aurocTable(one) {
   const found = Object.entries(one.signal_auroc).sort(([, a], [, b]) => b.auroc - a.auroc);
   if (found.length === 0) return null;

@@ -1,12 +1,12 @@
-// What became of alerts: as Prometheus says, if the daemon asks it, else which ones the rules would raise.
+// The state of alerts: from Prometheus, if the daemon asks it, else those that the rules would raise.
 import { about, agentLink, agentTitle, ago, ask, counted, el, foreign, severity, table, when } from "./dom.js";
 
-/** Alerts change without any agent doing so: they are asked for again after this long, and sooner if nobody answered. */
+/** Alerts change without any change of an agent: they are requested again after this time, and sooner if there was no answer. */
 const AGAIN_MS = 15_000,
   SOON_MS = 5000;
 let due = null;
 
-/** The alerts that Prometheus has, or null where nobody asks it. */
+/** The alerts in Prometheus, or null if it is not asked. */
 export async function alerts(view) {
   const { prometheus } = await about();
   if (!prometheus) return null;
@@ -22,7 +22,7 @@ export async function alerts(view) {
 }
 
 const NAMES = ["service_name", "agent_name", "agent_version", "environment", "tenant"];
-/** Whether an alert is about an agent; labels that it does not have do not matter. */
+/** Whether an alert is about an agent; labels that the alert lacks do not matter. */
 const isAbout = (alert, agent) => NAMES.every((name) => (alert.agent[name] ?? "") === "" || alert.agent[name] === (agent[name] ?? ""));
 const runbook = (name) => el("a", { href: `#/runbook/${encodeURIComponent(name)}` }, name);
 
@@ -31,7 +31,7 @@ const matches = (alert, problem) =>
   isAbout(alert, problem.agent) &&
   (problem.kind === "run_limit" || !alert.what || !problem.what || alert.what === problem.what);
 
-/** What became of the alert about a problem. */
+/** The state of the alert about a problem. */
 export function alertOf(problem, page) {
   if (!page || page.source !== "prometheus") return ["Raises ", runbook(problem.alert)];
   const alert = page.alerts.find((alert) => matches(alert, problem));
@@ -39,7 +39,7 @@ export function alertOf(problem, page) {
   return [runbook(alert.name), " ", el("b", {}, alert.state), alert.since_unix_nano && [" since ", when(alert.since_unix_nano, true)]];
 }
 
-/** Alerts that no card tells of, and why Prometheus could not be asked. */
+/** Alerts without a card, and why Prometheus could not be asked. */
 export function otherAlerts(page, problems) {
   if (!page) return null;
   if (page.problem) return el("p", { class: "note", role: "status" }, `${page.problem}, so the state of alerts is not known.`);

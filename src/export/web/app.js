@@ -1,4 +1,4 @@
-// Which view is shown, the stream of changes, and the keyboard.
+// The current view, the stream of changes, and the keyboard.
 import { agent } from "./agent.js";
 import { about, el, forgetAbout, forgetFolds } from "./dom.js";
 import { fleet } from "./fleet.js";
@@ -12,7 +12,7 @@ const crumbs = document.getElementById("crumbs");
 const live = document.getElementById("live");
 const lost = document.getElementById("lost");
 
-/** Time between two renderings that changes ask for, unless the view wants more. */
+/** Time between two renderings because of changes, unless the view wants more. */
 const PAUSE_MS = 2000;
 
 let current = null;
@@ -72,7 +72,7 @@ async function show({ arrived }) {
     signal: abort.signal,
     at: Date.now(),
     concerns: () => true,
-    // Whoever still waits in a view that was left must not bring it back.
+    // A view that was left must not come back when its requests are answered.
     place: location.hash,
     again: () => {
       if (view.place === location.hash) show({ arrived: false });
@@ -89,13 +89,13 @@ async function show({ arrived }) {
   }
   try {
     const parts = (await renderer(address())(view)) ?? [];
-    // What is drawn anew under somebody's finger would lose the click.
+    // Redrawing an element while it is pressed would lose the click.
     while (!arrived && pressed && current === view) await new Promise((done) => setTimeout(done, 50));
     if (current !== view) return;
     place(parts.flat(Infinity).filter(Boolean), arrived);
   } catch (error) {
     if (error.name === "AbortError" || current !== view) return;
-    // What is shown stays while the daemon is away.
+    // The content stays while the daemon is unreachable.
     if (!arrived && error.status === undefined && main.childElementCount) return;
     view.title(error.status === 404 ? "Not found" : "Error");
     place(
@@ -117,7 +117,7 @@ async function show({ arrived }) {
 
 const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
 
-/** Puts the view in place; what had the focus, or was scrolled, stays as it was. */
+/** Puts the view in place; focus and scroll positions stay. */
 function place(nodes, arrived) {
   const focusable = () => [...main.querySelectorAll("a[href], button, input, select, summary, [tabindex]")];
   const active = document.activeElement;
@@ -132,7 +132,7 @@ function place(nodes, arrived) {
   }
   const again = held >= 0 ? (active.id ? document.getElementById(active.id) : focusable()[held]) : null;
   again?.focus({ preventScroll: true });
-  // What somebody is typing is not taken away.
+  // Text that is being typed stays.
   if (typed && again?.matches("input")) {
     again.value = typed[0];
     again.setSelectionRange(typed[1], typed[2]);
@@ -142,7 +142,7 @@ function place(nodes, arrived) {
   });
 }
 
-// Changes come in bursts: one rendering for each pause, and none while nobody looks.
+// Changes come in bursts: one rendering for each pause, and none while the page is hidden.
 let due = null;
 function changed(agents) {
   if (!current || due !== null || document.hidden || !agents.some((row) => current.concerns(row))) return;
@@ -182,7 +182,7 @@ function listen() {
   events.addEventListener("error", () => {
     tell("reconnecting", false);
     lost.hidden = false;
-    // Refused rather than cut: the browser does not come back by itself.
+    // Refused rather than cut off: the browser does not reconnect by itself.
     if (events.readyState === EventSource.CLOSED) setTimeout(listen, 2000);
   });
 }

@@ -1,7 +1,7 @@
 // Charts, by uPlot, and sparklines, on a canvas. Lines differ in dash as well as in colour.
 import { el, firstLetters } from "./dom.js";
 
-/** A colour of the style sheet, as it is in the scheme that is shown. */
+/** A colour of the style sheet, in the current scheme. */
 const probe = el("i", { hidden: true });
 function colour(name) {
   if (!probe.isConnected) document.body.append(probe);
@@ -12,7 +12,7 @@ function colour(name) {
 const COLOURS = ["--one", "--two", "--three", "--four"];
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 
-/** How uPlot writes times, and how we do: the year first, hours up to 23. */
+/** uPlot's forms of times, and those of the page: the year first, hours up to 23. */
 const TEMPLATES = [
   ["{h}:{mm}{aa}", "{HH}:{mm}"],
   ["{h}{aa}", "{HH}:00"],
@@ -22,13 +22,13 @@ const TEMPLATES = [
   ["{YY}", "{YYYY}"],
 ];
 
-/** The legend of a chart that nobody points at has its newest values. */
+/** The legend of a chart shows its newest values unless a point is selected. */
 const newest = (plot) => plot.setLegend({ idx: plot.data[0].length - 1 });
 
-/** Where so many steps are missing, the daemon was not there, and the line ends. */
+/** A gap of this many missing steps means that the daemon did not run, and the line ends. */
 const GAP = 4;
 
-/** Columns with an empty place where the daemon was away. */
+/** Columns with an empty place where the daemon did not run. */
 function broken(times, columns, step) {
   const kept = [times, ...columns].map(() => []);
   times.forEach((time, at) => {
@@ -120,7 +120,7 @@ export function chart(
       box,
     );
     newest(plot);
-    // What the legend says, the caption and the tables say too.
+    // The caption and the tables say what the legend says.
     box.querySelector("canvas")?.setAttribute("aria-hidden", "true");
   };
   const watch = new ResizeObserver(() => {
@@ -137,7 +137,7 @@ export function chart(
   return el("figure", {}, el("figcaption", {}, caption), box);
 }
 
-/** Shades the stretches in which a stream was said to drop. */
+/** Shades the stretches in which a stream was in a drop. */
 function shade(plot, times, states) {
   const { ctx, bbox } = plot;
   ctx.save();
@@ -154,7 +154,7 @@ function shade(plot, times, states) {
 
 const byTime = (marks) => marks.toSorted(([one], [other]) => (BigInt(one) < BigInt(other) ? -1 : 1));
 
-/** An upright line where something was, named if there is room from `free` on; returns where there is room after it. */
+/** A vertical line at an event, named if there is room from `free` on; returns where there is room after it. */
 function mark(plot, time, name, free) {
   const { ctx, bbox } = plot;
   const { min, max } = plot.scales.x;
@@ -182,7 +182,7 @@ function mark(plot, time, name, free) {
   return fits ? from + wide + 4 * ratio : free;
 }
 
-/** A small line of shares from 0 to 1, at least to 0.2; the newest value stands beside it in the table. */
+/** A small line of shares from 0 to 1, at least to 0.2; the newest value is beside it in the table. */
 export function sparkline(values) {
   const known = values.filter((value) => value !== null);
   if (known.length < 2) return el("span", { class: "none" }, "–");

@@ -18,14 +18,14 @@ export function el(tag, attributes = {}, ...children) {
 /** The first letters of a text, none of them cut in two. */
 export const firstLetters = (text, most) => [...text.slice(0, 2 * most)].slice(0, most).join("");
 
-/** Text from outside, with a direction of its own, cut to a length. */
+/** Text from outside, with its own direction, cut to a length. */
 export function foreign(text, most = 200) {
   const shown = String(text);
   const cut = shown.length > most;
   return el("bdi", cut ? { title: firstLetters(shown, 1000) } : {}, cut ? firstLetters(shown, most) + "…" : shown);
 }
 
-/** An id from outside, cut in the middle to a length: those that differ often do at the end alone. */
+/** An id from outside, cut in the middle to a length: ids often differ only at the end. */
 export function foreignId(id, most = 60) {
   const letters = [...String(id)];
   if (letters.length <= most) return foreign(id, id.length);
@@ -33,7 +33,7 @@ export function foreignId(id, most = 60) {
   return el("bdi", { title: letters.slice(0, 1000).join("") }, [...letters.slice(0, half), "…", ...letters.slice(-half)].join(""));
 }
 
-/** Asks the API, or with a body tells it; an error has the API's message. */
+/** Sends a request to the API, by POST if there is a body; an error has the API's message. */
 export async function ask(path, params = {}, signal = undefined, body = undefined) {
   const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value !== null && value !== undefined));
   const posted = body && { method: "POST", body: JSON.stringify(body) };
@@ -52,7 +52,7 @@ export async function ask(path, params = {}, signal = undefined, body = undefine
 }
 
 let cachedAbout = null;
-/** What the daemon says of itself, asked once. */
+/** The facts about the daemon, requested once. */
 export function about() {
   cachedAbout ??= ask("/api/v1/about").catch(() => {
     cachedAbout = null;
@@ -84,22 +84,22 @@ export function looping(count) {
   return count > 0 ? el("span", { class: "mark bad" }, `↻ ${number(count)}`) : el("span", { class: "none" }, "0");
 }
 
-/** What is usual for an agent; in brackets what it is allowed, until it has a past. */
+/** The usual share of an agent; in brackets the objective, until it has a past. */
 export const usual = (agent) => (agent.usual_by === "objective" ? `(${percent(agent.usual)})` : percent(agent.usual));
 /** The order of versions: numbers in them count as numbers. */
 export const byVersion = (one, other) => (one.agent_version ?? "").localeCompare(other.agent_version ?? "", "en", { numeric: true });
 
-/** How bad a loop or a drop is, also without colour. */
+/** The severity of a loop or a drop, readable without colour. */
 export function severity(name, text = name) {
   const [kind, sign] = { critical: ["bad", "✗"], warning: ["fair", "!"], recovering: ["calm", "↗"] }[name] ?? ["good", "✓"];
   return el("span", { class: `mark ${kind}` }, el("span", { "aria-hidden": "true" }, `${sign} `), text);
 }
 
-/** How one stands of which nothing is wrong. Nothing is usual yet for one that is compared with its objective. */
+/** The state of an agent without problems. Nothing is usual yet for an agent that is compared with its objective. */
 const standing = (agent) =>
   agent.usual_by !== "objective" ? "as usual" : agent.failure_ratio > agent.usual ? "above its objective, not yet certain" : "new";
 
-/** The worst that is wrong with a version of an agent, of which `worstLoop` is how bad its loops are; how it stands if nothing is. */
+/** The worst problem of a version of an agent, whose loops have the severity `worstLoop`; its state if there is none. */
 export function stateOf(agent, worstLoop = "warning") {
   if (agent.drop === "critical") return severity("critical", "fails more");
   if (agent.sessions_looping > 0) return severity(worstLoop, "loops");
@@ -139,7 +139,7 @@ export const tile = (name, value, small = null, tip = null) =>
   el("div", { class: "tile", title: tip }, el("dt", {}, name), el("dd", {}, value, small && el("small", {}, " ", small)));
 export const tiles = (...all) => el("dl", { class: "tiles" }, all);
 
-/** A table that scrolls by itself where it is too wide; `columns` are [title, class, tip, sorting]: whether it is sorted by this one, least first if `ascending`, and what a click does. */
+/** A table that scrolls by itself if it is too wide; `columns` are [title, class, tip, sorting]: whether it is sorted by this column, least first if `ascending`, and the effect of a click. */
 export function table(caption, columns, rows) {
   const head = ([title, kind, tip, sorting]) =>
     el(
@@ -156,7 +156,7 @@ export function table(caption, columns, rows) {
   );
 }
 
-/** Copies a text; says so for a moment. */
+/** Copies a text; confirms it for a moment. */
 export function copy(text, what) {
   const button = el("button", { type: "button", class: "copy", title: `Copy ${what}`, "aria-label": `Copy ${what}` }, "copy");
   button.addEventListener("click", async () => {
@@ -174,7 +174,7 @@ export function copy(text, what) {
 }
 
 const folds = new Map();
-/** Something that folds, and stays as it was left when the view is drawn again; what is inside is made when it is opened. */
+/** An element that folds, and keeps its state when the view is drawn again; its content is made when it is opened. */
 export function fold(key, open, summary, inside, kind = null) {
   const isOpen = folds.get(key) ?? open;
   const box = el("details", { open: isOpen, class: kind, "data-fold": key }, el("summary", {}, summary));
@@ -193,17 +193,17 @@ export function fold(key, open, summary, inside, kind = null) {
   });
   return box;
 }
-/** Opens what is folded under a key, when it is drawn next. */
+/** Opens the fold with a key, when it is drawn next. */
 export const unfold = (key) => folds.set(key, true);
 export const forgetFolds = () => folds.clear();
 
 const NAMES = ["service_name", "agent_name", "agent_version", "environment", "tenant"];
 
-/** Where an agent's view is; what was not sent is left out. */
+/** The address of an agent's view; what was not sent is left out. */
 export function agentLink(agent) {
   return `#/agent?${new URLSearchParams(NAMES.filter((name) => !absent(agent[name])).map((name) => [name, agent[name]]))}`;
 }
-/** Where a session's view is; without a scope, that of the only one that has the id. */
+/** The address of a session's view; without a scope, that of the only session with the id. */
 export function sessionLink({ session_id, scope }, tenant) {
   const query = new URLSearchParams(
     [
@@ -228,7 +228,7 @@ export const agentDetail = (agent) =>
 export const exactly = (query) => Object.fromEntries(NAMES.map((name) => [name, query.get(name) ?? ""]));
 export const isSame = (agent, names) => NAMES.every((name) => (agent[name] ?? "") === (names[name] ?? ""));
 
-/** A link to where the trace is stored, if there is such a place. */
+/** A link to where the trace is stored, if there is one. */
 export function outward(link, traceId) {
   if (!link) return null;
   return el(

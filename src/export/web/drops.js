@@ -2,10 +2,10 @@
 import { streamName } from "./problems.js";
 import { about, ago, ask, el, fold, foreign, foreignId, number, percent, sessionLink, severity, when } from "./dom.js";
 
-/** What somebody does with which drop, by agent and stream: it outlasts a rendering. */
+/** The open and asking states of drops, by agent and stream, which outlast a rendering. */
 const state = { asking: "", opened: "", problem: { key: "", text: "" } };
 
-/** The drops of an agent, the worst first; where one pages, those that only warn are mostly of the same cause, and are folded; `names` is the agent as the API asks for it. */
+/** The drops of an agent, the worst first; if one pages, those that only warn mostly have the same cause, and are folded; `names` is the agent in the form of the API. */
 export async function drops(view, one, names) {
   const { needs_token: needsToken } = await about();
   const rank = { critical: 0, warning: 1, recovering: 2 };
@@ -64,7 +64,7 @@ function against(drop) {
   return drop.against === "objective" ? "its objective, as it has no past yet" : "its own past";
 }
 
-/** A button that asks once more, and the same as a command. */
+/** A button that asks for confirmation, and the same as a command. */
 function accept(view, drop, names, needsToken) {
   const key = JSON.stringify([names, drop.stream]);
   const set = (asking, text = "") => {

@@ -28,7 +28,7 @@ import { alerts, otherAlerts } from "./alerts.js";
 import { problems as problemCards, worstLoop } from "./problems.js";
 import { range, ranges } from "./range.js";
 
-/** Agents that the API has on one page, and pages of them that are read. */
+/** The most agents on one page of the API, and the most pages of them that are read. */
 const MOST = 1000,
   READ = 5;
 const PAGE = 50;
@@ -45,7 +45,7 @@ export async function fleet(view) {
   ]);
   const { agents, total, totals, unpriced_models: unpriced } = found;
   view.title("All agents");
-  // A large fleet takes its time.
+  // Many agents take their time.
   if (total > 300) view.pause = 10_000;
   if (total === 0) return empty(await about());
   const set = (change) => {
@@ -151,7 +151,7 @@ export async function fleet(view) {
   ];
 }
 
-/** All agents, as far as they are read, and what they come to together. */
+/** All agents, as far as they are read, and their totals. */
 export async function everyone(signal, range = undefined) {
   const first = await ask("/api/v1/fleet", { limit: MOST, range }, signal);
   for (let page = 1; page < READ && first.agents.length < first.total; page += 1) {
@@ -168,7 +168,7 @@ const trouble = (agent) =>
   (RANK[agent.drop] ?? 0) + (agent.sessions_looping > 0 || agent.sessions_over_limit > 0 ? 3 : 0) + (agent.traces_stalled > 0 ? 1 : 0);
 const rank = (group) => Math.max(...group.versions.map(trouble));
 
-/** Agents with all of their versions, those in trouble first, then the newest; the first one speaks for the agent. */
+/** Agents with all of their versions, those in trouble first, then the newest; the first version represents the agent. */
 function grouped(agents) {
   const groups = new Map();
   for (const agent of agents) {
@@ -177,7 +177,7 @@ function grouped(agents) {
     groups.get(key).versions.push(agent);
   }
   const last = (agent) => BigInt(agent.last_trace_unix_nano ?? 0);
-  // Versions that speak in the same second go by their names: 1.10 is newer than 1.9.
+  // Versions with data in the same second are ordered by their names: 1.10 is newer than 1.9.
   const second = (agent) => last(agent) / 1000000000n;
   const newer = (one, other) => (second(other) > second(one) ? 1 : second(other) < second(one) ? -1 : byVersion(other, one));
   for (const group of groups.values()) {

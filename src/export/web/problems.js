@@ -6,11 +6,11 @@ import { agentLink, agentTitle, ago, counted, dollars, el, foreign, isSame, numb
 export const limitName = (limit) =>
   ({ cost_usd: "cost", calls_without_tool: "model calls without a tool call" })[limit] ?? limit.replaceAll("_", " ");
 
-/** Cards shown before one asks for more. */
+/** Cards shown before the rest is requested. */
 const FIRST = 6;
 let all = false;
 
-/** What there is more of than usual, by stream. */
+/** What a stream has more of than usual. */
 const STREAMS = {
   verdict: "failing traces",
   outcome: "failed outcomes",
@@ -34,7 +34,7 @@ const KINDS = {
 };
 export const loopName = (kind) => KINDS[kind] ?? kind.replaceAll("_", " ");
 
-/** How bad the loops of a version of an agent are, by its problem; one that is not among the first is no worse than a warning. */
+/** The worst severity of the loops of an agent version, from its problem; one that is not among the first is at most a warning. */
 export const worstLoop = (agent, found) =>
   found.find(({ kind, agent: whose }) => kind === "loop" && isSame(whose, agent))?.severity ?? "warning";
 

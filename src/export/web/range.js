@@ -1,4 +1,4 @@
-// How far back one looks: chosen once, for every view, and remembered.
+// The range of the history: chosen once, for every view, and remembered.
 import { about, el } from "./dom.js";
 
 const HOUR = 3600;
@@ -12,7 +12,7 @@ let chosen = remembered.get("range") ?? RANGES[0][0];
 
 const isKept = (seconds, kept) => seconds === HOUR || seconds <= kept;
 
-/** What the API is asked with: the choice, as far as the daemon remembers. */
+/** The range in requests to the API: the choice, as far as the daemon's history reaches. */
 export async function range() {
   const { history_seconds: kept = 0 } = await about();
   return RANGES.find(([name, seconds]) => name === chosen && isKept(seconds, kept))?.[0] ?? RANGES[0][0];

@@ -1,4 +1,4 @@
-// What to do about an alert: a section of docs/runbook.md, which is written in a little of Markdown.
+// What to do about an alert: a section of docs/runbook.md, which uses a small part of Markdown.
 import { el } from "./dom.js";
 
 export async function runbook(view, name) {
@@ -49,7 +49,7 @@ function blocks(lines) {
   return made;
 }
 
-/** Code, what is bold, and links; those to other headings lead to their section, those to files are text. */
+/** Code, bold text, and links; links to other headings lead to their section, those to files become text. */
 function inline(text) {
   return text.split(/(`[^`]+`|\*\*[^*]+\*\*|\[[^\]]+\]\([^)]+\))/).map((part) => {
     if (part.startsWith("`")) return el("code", {}, part.slice(1, -1));

@@ -1,4 +1,4 @@
-// What somebody chose on the page outlasts it, unless the browser blocks storage; and the colours, before anything is drawn.
+// Choices on the page are kept for later visits, unless the browser blocks storage; also sets the colours, before anything is drawn.
 globalThis.remembered = {
   get(name) {
     try {

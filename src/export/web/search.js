@@ -2,7 +2,7 @@
 import { agentDetail, agentLink, agentTitle, ask, el, foreign, sessionLink, traceLink } from "./dom.js";
 import { everyone } from "./fleet.js";
 
-/** Results of one kind, time after the last key, and time for which agents are not asked for again. */
+/** The most results of one kind, the time after the last key, and the time for which agents are not requested again. */
 const MOST = 6,
   PAUSE_MS = 150,
   STALE_MS = 10_000;
@@ -69,7 +69,7 @@ async function look() {
   const fitting = agents.filter((agent) => names(agent).some((name) => name.includes(part)));
   const begins = (agent) => names(agent).some((name) => name.startsWith(part));
   fitting.sort((one, other) => begins(other) - begins(one));
-  // An id in full comes first.
+  // A complete id comes first.
   const exact = byId.sessions.filter((session) => session.session_id === text);
   const found = [
     ...exact.map((session) => entry("session", sessionLink(session, session.agent.tenant), session.session_id, agentTitle(session.agent))),

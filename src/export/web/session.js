@@ -33,12 +33,12 @@ import {
 import { limitName, loopName } from "./problems.js";
 import { howToKeep, waterfall } from "./timeline.js";
 
-/** Bad turns that are open from the start; the others are a line, and so are so many good ones that follow each other. */
+/** Bad turns that are open from the start; the others are a line, and so are this many successive good ones. */
 const OPEN = 3,
   ALIKE = 4;
 const state = { id: "", scope: null, tenant: "", explained: new Map(), at: -1, stretches: [] };
 
-/** What is shown of one session does not stay for another one. */
+/** The state of one session is not kept for another one. */
 function begin(id, scope, tenant) {
   if (state.id === id && state.scope === scope && state.tenant === tenant) return;
   forgetFolds();
@@ -106,8 +106,8 @@ export async function session(view, { id, scope, tenant }) {
       tile("Lasted", traces.length ? lasted(traces[0].start_unix_nano, end) : "–"),
       tile("Reliability", score(one.reliability), one.band, "1 is best: 1 minus the risk of its worst turns"),
       one.traces_judged > 0 && tile("Judged reliability", score(one.judged_reliability), `over ${number(one.traces_judged)} judged traces`),
-      // Effort is that of done turns: without any it says nothing. Where an outcome is known there is nothing to guess, and without that of
-      // any other run nothing to guess by.
+      // Effort is that of done turns: without any it says nothing. With a known outcome there is nothing to predict, and without the outcome of
+      // any other run nothing to predict from.
       one.prediction?.outcomes_known > 0 &&
         one.reliability !== null &&
         !traces.some((trace) => isKnown(trace.signals.outcome)) &&
@@ -124,7 +124,7 @@ export async function session(view, { id, scope, tenant }) {
   ];
 }
 
-/** Turns in order; those that are as they should be and follow each other are together. */
+/** Turns in order; successive good ones are together. */
 function stretches(one, open) {
   const found = [];
   let good = false;
@@ -159,7 +159,7 @@ function whole(turns) {
 const isBad = (one, trace) =>
   one.flagged.includes(trace.trace_id) || trace.error || trace.loops.length > 0 || (trace.limits ?? []).length > 0;
 
-/** A block for each turn; a click leads there. */
+/** A block for each turn; a click leads to the turn. */
 function overview(view, one, bad) {
   const blocks = one.traces.map((trace, at) => {
     const [kind, word] = one.flagged.includes(trace.trace_id)
@@ -227,10 +227,10 @@ function several(view, id, scopes, tenant) {
   ];
 }
 
-/** Whether somebody has said how it ended, or the judge has. */
+/** Whether the outcome was reported, or judged. */
 const isKnown = (outcome) => Number.isFinite(outcome?.score);
 
-/** The measure in which it took most beside the agent's other sessions, and how many outcomes the chance is learned from. */
+/** The measure that was highest compared with the agent's other sessions, and how many outcomes the chance is learned from. */
 function effort(one) {
   const [name, share] = Object.entries(one.prediction.more_than).sort(([, a], [, b]) => b - a)[0];
   const known = one.prediction.outcomes_known;
@@ -248,7 +248,7 @@ export async function trace(view, id, tenant) {
     about(),
   ]);
   view.title(`Trace ${firstLetters(id, 40)}`);
-  // Who looks for an id alone may not know whose it is.
+  // A search for an id alone does not name the tenant.
   tenant ??= found.tenant;
   begin(found.session_id, found.scope, tenant);
   if (!state.explained.has(found.trace.trace_id)) state.explained.set(found.trace.trace_id, found);
@@ -265,7 +265,7 @@ export async function trace(view, id, tenant) {
   ];
 }
 
-/** Loops that are alike, and the turns that they are in. */
+/** Loops that are alike, and their turns. */
 function loopTable(view, traces) {
   const groups = new Map();
   traces.forEach((trace, at) =>
@@ -396,7 +396,7 @@ function inside(view, one, trace, link) {
       return;
     }
     try {
-      // Not the view's signal: a change that comes meanwhile must not lose the answer.
+      // Not the view's signal: a change meanwhile must not lose the answer.
       const { tenant } = state;
       const found = await ask(`/api/v1/traces/${trace.trace_id}`, { session: one.session_id, scope: one.scope, tenant });
       if (state.id !== one.session_id || state.scope !== one.scope || state.tenant !== tenant) return;
@@ -429,7 +429,7 @@ function inside(view, one, trace, link) {
   ];
 }
 
-/** What guardrails and people decided. */
+/** The decisions of guardrails and people. */
 function remarks(trace) {
   const edits = [
     trace.accepted_edits > 0 && `${number(trace.accepted_edits)} accepted`,
@@ -559,7 +559,7 @@ function explained(found) {
     .filter(Boolean);
 }
 
-/** How likely the run failed, by this turn alone, and what speaks most for it or against it. */
+/** How likely the run failed, by this turn alone, and the strongest evidence for or against it. */
 function carried({ trace, prediction }) {
   const parts = Object.entries(prediction.carried_by).filter(([name, odds]) => name !== "base" && Math.abs(odds) >= 0.05);
   const words = parts
@@ -570,7 +570,7 @@ function carried({ trace, prediction }) {
   return `By this turn alone, the chance that the run failed is ${percent(trace.predicted_failure)}${words.length ? ` (log-odds: ${words.join(", ")})` : ""}, learned from ${known ? counted(known, "known outcome") : "effort alone, as no outcome is known"}.`;
 }
 
-/** Calls in order; equal ones that follow each other are one item that says how many. */
+/** Calls in order; successive equal ones are one item with their number. */
 function folded(calls) {
   const items = [];
   for (const call of calls) {

@@ -43,7 +43,7 @@ const fresh = () => ({
 let state = fresh(),
   of = "";
 
-/** What is asked of a list is kept as long as it is the same agent's. */
+/** The state of a list is kept as long as it is the same agent's. */
 export function listState(key, start = {}) {
   if (of !== key) {
     of = key;
@@ -52,7 +52,7 @@ export function listState(key, start = {}) {
   return state;
 }
 
-/** Asks for the page that is to be shown, of the agents with these names. */
+/** Requests the current page, of the agents with these names. */
 export function listed(names, signal) {
   const chosen = Object.fromEntries([
     ...FILTERS.filter(([name]) => state[name]).map(([name]) => [name, true]),
@@ -61,7 +61,7 @@ export function listed(names, signal) {
   return ask("/api/v1/sessions", { ...names, ...chosen, detail: "row", sort: state.sort, limit: PAGE, offset: state.offset }, signal);
 }
 
-/** Of what only wide windows have room for, narrow ones show what the list is sorted by. */
+/** Of the columns for wide windows, narrow ones show the one that the list is sorted by. */
 const wide = (sort) => (state.sort === sort ? "" : "wide");
 
 export function sessionTable(view, list, withAgent = false) {
@@ -146,7 +146,7 @@ function row(session, withAgent) {
   );
 }
 
-/** Sessions of any agents: what links in alerts lead to. */
+/** Sessions of any agents: the target of links in alerts. */
 export async function sessions(view, query) {
   const names = Object.fromEntries(
     ["service_name", "agent_name", "agent_version", "environment", "tenant"]

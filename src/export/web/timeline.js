@@ -2,11 +2,11 @@
 import { counted, dollars, el, fold, foreign, number, seconds, time } from "./dom.js";
 import { loopName } from "./problems.js";
 
-/** Rows of a turn that are drawn. */
+/** The most rows of a turn that are drawn. */
 const ROWS = 200;
 const KINDS = { model: ["M", "model"], tool: ["T", "tool"], agent: ["A", "sub-agent"] };
 
-/** The steps of a turn: all of them where content is kept, else its tool calls. */
+/** The steps of a turn: all of them if content is kept, else its tool calls. */
 export function stepsOf(trace) {
   if (trace.steps.length > 0) return trace.steps;
   return trace.tools.map((tool) => ({
@@ -19,7 +19,7 @@ export function stepsOf(trace) {
   }));
 }
 
-/** The steps inside of loops, each with its loop: by span where loops name spans, else by the place among tool calls. */
+/** The steps inside loops, each with its loop: by span if loops name spans, else by the index among tool calls. */
 export function looped(trace, steps) {
   const inside = new Map();
   const tools = steps.map((step, at) => [step, at]).filter(([step]) => step.kind === "tool");
@@ -39,7 +39,7 @@ export function looped(trace, steps) {
         last = Math.max(last, at);
       }
     });
-    // What lies between its calls is spent in the loop, too.
+    // Time between its calls belongs to the loop, too.
     for (let at = first; at <= last; at += 1) inside.set(at, loop);
     if (first > 0 && first < steps.length && steps[first - 1].kind === "model") inside.set(first - 1, loop);
   }

@@ -1,12 +1,12 @@
-//! Checkpoints: the state of a partition, and the offset to go on from, in a directory or an object store.
+//! Checkpoints: the state of a partition, and the offset to continue from, in a directory or an object store.
 //!
 //! ```text
 //! {topic}/{partition}/{generation}.owner              created once, by the instance that owns the partition from then on
 //! {topic}/{partition}/{generation}-{offset}.state     the state before the record at that offset
 //! ```
 //!
-//! A generation is one owner. The newest state is that of the highest generation, so an owner that was replaced and does not
-//! know it yet can write without harm. A generation is at least the time in seconds, so it rises even if the store was lost.
+//! A generation is one owner. The newest state is that of the highest generation, so an owner that was replaced without knowing it
+//! can write without harm. A generation is at least the time in seconds, so it rises even if the store was lost.
 //!
 //! ```text
 //! byte 0   "agck"
@@ -42,7 +42,7 @@ const VERSION: u8 = 23;
 /// Bytes of the head, before the state.
 const HEAD: usize = 9;
 
-/// How many states are kept: if the newest cannot be read, the other one is.
+/// How many states are kept: if the newest cannot be read, the other one is used.
 const KEPT: usize = 2;
 
 /// How long the store may take for one operation.
@@ -62,11 +62,11 @@ pub(super) struct Checkpoints {
 /// The state of a partition, as its owner wrote it.
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Checkpoint {
-    /// The number of partitions of the cluster, which decides what is in which partition.
+    /// The number of partitions of the cluster, which decides which keys are in which partition.
     pub(super) partitions: u32,
     /// The offset of the first record that is not in the state.
     pub(super) next: i64,
-    /// The CRC-32C of the record before that one, if one was read: with another record in its place, the topic was made anew.
+    /// The CRC-32C of the record before that one, if one was read: if another record is in its place, the topic was recreated.
     pub(super) last_record: Option<u32>,
     /// The time of the partition.
     pub(super) now: Timestamp,
@@ -77,8 +77,8 @@ pub(super) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// The offset and the CRC-32C of the last record before it, if it was read and the topic still has it, which begins at `low`. It is read
-    /// once more, as a topic that was made anew has another one there.
+    /// The offset and the CRC-32C of the last record before it, if it was read and the topic still has it, which begins at `low`.
+    /// It is read once more, because a recreated topic has another record there.
     pub(super) fn last_record_from(&self, low: i64) -> Option<(i64, u32)> {
         let sum = self.last_record.filter(|_| self.next > low)?;
         Some((self.next - 1, sum))
@@ -113,7 +113,7 @@ pub enum CheckpointError {
         /// Its version.
         version: u8,
     },
-    /// The checkpoint is of a cluster with another number of partitions.
+    /// The checkpoint belongs to a cluster with another number of partitions.
     #[error(
         "checkpoint {name} is of a cluster with {partitions} partitions, and `fleet.partitions` is {here}: it is for good, and the \
          same for all instances; set it to {partitions}, or name another `fleet.prefix` and an empty `fleet.checkpoints` to begin anew"
@@ -121,9 +121,9 @@ pub enum CheckpointError {
     OtherPartitions {
         /// The file.
         name: String,
-        /// Their number in the cluster.
+        /// Their number in the checkpoint's cluster.
         partitions: u32,
-        /// Their number by the option.
+        /// Their number according to the option.
         here: u32,
     },
     /// The state could not be encoded.
@@ -153,8 +153,8 @@ impl Checkpoints {
         Ok(Self { place: open, partitions, runtime })
     }
 
-    /// Makes the caller the owner of a partition: returns its generation, which is higher than all before it, and the newest
-    /// state, if there is one. A caller that has `claimed` it before, and did nothing with it, keeps that generation if nobody else has
+    /// Makes the caller the owner of a partition: returns its generation, which is higher than all before it, and the newest state,
+    /// if there is one. A caller that has `claimed` it before, and did nothing with it, keeps that generation unless another has
     /// claimed it since. Blocks its thread.
     ///
     /// # Errors
@@ -167,7 +167,7 @@ impl Checkpoints {
         now: Timestamp,
     ) -> Result<(u64, Option<Checkpoint>), CheckpointError> {
         let names = self.names(of)?;
-        // Before anything is written: what cannot be used may be tried again and again.
+        // Before anything is written: a checkpoint that cannot be used may be tried repeatedly.
         let newest = self.newest(of, &names)?;
         let last = names.last().and_then(|name| generation(name)).unwrap_or(0);
         if claimed == Some(last) {
@@ -189,7 +189,7 @@ impl Checkpoints {
             let states = names.iter().filter(|name| name.ends_with(".state")).cloned();
             states.collect::<Vec<_>>()
         };
-        // What the owner before wrote until then.
+        // What the previous owner wrote until then.
         let now = self.names(of)?;
         let newest = if states(&now) == states(&names) { newest } else { self.newest(of, &now)? };
         Ok((own, newest))
@@ -213,7 +213,7 @@ impl Checkpoints {
         Ok(None)
     }
 
-    /// Writes a state on another thread; what became of it is received once.
+    /// Writes a state on another thread; the outcome is received once.
     pub(super) fn write_beside(
         &self,
         of: String,
@@ -225,7 +225,7 @@ impl Checkpoints {
         let work = blocking(move || this.write(&of, own, &checkpoint));
         self.runtime.spawn(async move {
             let written = work.await.unwrap_or_else(|why| Err(CheckpointError::Store(why.into())));
-            // Nobody waits for it any more if the worker has ended.
+            // If the worker has ended, nothing waits for it.
             let _ = done.send(written);
         });
         told
@@ -235,7 +235,7 @@ impl Checkpoints {
     ///
     /// # Errors
     ///
-    /// Fails if the store does, or if the partition has a new owner by then.
+    /// Fails if the store does, or if the partition has a new owner in the meantime.
     pub(super) fn write(
         &self,
         of: &str,
@@ -259,7 +259,7 @@ impl Checkpoints {
         }
         let states: Vec<&String> = names.iter().filter(|name| name.ends_with(".state")).collect();
         let old = states.iter().rev().skip(KEPT).copied();
-        // The `.owner` files of earlier owners, and states that they did not finish writing, are of no use.
+        // The `.owner` files of earlier owners, and their unfinished states, are of no use.
         let others = names.iter().filter(|name| !name.ends_with(".state"));
         for name in old.chain(others.filter(|name| generation(name) < Some(own))) {
             self.wait(self.place.delete(of, name))?;
@@ -281,7 +281,7 @@ impl Checkpoints {
     }
 }
 
-/// The generation that a name begins with; `None` if it is no file of checkpoints.
+/// The generation at the beginning of a name; `None` if it is no file of checkpoints.
 fn generation(name: &str) -> Option<u64> {
     name.get(..20)?.parse().ok()
 }

@@ -40,7 +40,7 @@ impl Place {
     ///
     /// # Errors
     ///
-    /// Fails with [`io::ErrorKind::AlreadyExists`] if the object exists, and if the place fails.
+    /// Fails with [`io::ErrorKind::AlreadyExists`] if the object exists, and if the storage fails.
     pub(super) async fn create(&self, folder: &str, name: &str) -> io::Result<()> {
         match self {
             Self::Directory(base) => in_directory(base, folder, name, create).await,
@@ -49,7 +49,7 @@ impl Place {
         }
     }
 
-    /// Writes an object whole, or not at all.
+    /// Writes an object completely, or not at all.
     pub(super) async fn put(&self, folder: &str, name: &str, bytes: Vec<u8>) -> io::Result<()> {
         match self {
             Self::Directory(base) => {
@@ -73,7 +73,7 @@ impl Place {
         }
     }
 
-    /// The names of the objects in a folder, in no order; none if there is no such folder.
+    /// The names of the objects in a folder, in any order; none if there is no such folder.
     pub(super) async fn list(&self, folder: &str) -> io::Result<Vec<String>> {
         match self {
             Self::Directory(base) => {
@@ -97,7 +97,7 @@ impl Place {
     }
 }
 
-/// Does `work` on a thread that may block on a disk, local or of a network.
+/// Does `work` on a thread that may block on a local or network disk.
 async fn in_directory<T: Send + 'static>(
     base: &Path,
     folder: &str,

@@ -1,4 +1,4 @@
-//! How a worker writes checkpoints: one at a time, on another thread, so that a store that is slow or away holds up no record.
+//! How a worker writes checkpoints: one at a time, on another thread, so that a slow or unavailable store delays no record.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
@@ -11,15 +11,15 @@ use super::super::partition::{PartitionState, Stage};
 use super::{AGAIN, PATIENCE, Worker};
 use crate::engine::span::Timestamp;
 
-/// What is said where no state can be saved, as records that follow from it have not arrived.
+/// The message if no state can be saved, because records that follow from it were not delivered.
 const UNDELIVERED: &str = "records between the stages were not delivered in time, so no checkpoint was written; check the brokers \
                            (`kafka.brokers`), and `min.insync.replicas` of their topics";
 
-/// What is said where partitions are given up, and the store takes too long for that.
+/// The message if the store takes too long for the partitions that are given up.
 const UNSAVED: &str = "the store of checkpoints (`fleet.checkpoints`) did not take the state of partitions that are given up in time; their next \
                        owner reads back from their last checkpoint";
 
-/// How long partitions that are given up may take to be saved, all of them.
+/// How long all partitions that are given up may take to be saved.
 const HAND_OVER: Duration = Duration::from_secs(20);
 
 /// A checkpoint that is being written.
@@ -31,7 +31,7 @@ pub(super) struct Writing {
 }
 
 impl<S: Stage> Worker<S> {
-    /// Goes on with the round of checkpoints: takes note of the one that was written, and begins with the next.
+    /// Continues the round of checkpoints: notes the written one, and begins the next.
     pub(super) fn save_next(&mut self) {
         if let Some(writing) = self.writing.take() {
             match writing.told.try_recv() {
@@ -48,8 +48,8 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Tells what a partition has not told yet, and begins to write its checkpoint, once all records that follow from its state have arrived.
-    /// One that has not caught up has told nothing, so the checkpoint that it began with still holds.
+    /// Sends what a partition has not sent yet, and begins to write its checkpoint, once all records that follow from its state are
+    /// delivered. A partition that has not caught up has sent nothing, so the checkpoint that it began with is still valid.
     fn begin_to_save(&mut self, partition: i32) {
         let Some(held) = self.held.get_mut(&partition).filter(|held| held.live) else { return };
         held.part.publish(held.now, &mut self.out);
@@ -88,7 +88,7 @@ impl<S: Stage> Worker<S> {
         self.unsaved.clear();
     }
 
-    /// Takes note of what became of a checkpoint.
+    /// Notes the outcome of a checkpoint.
     fn was_written(&mut self, writing: &Writing, written: Result<(), CheckpointError>) {
         let Writing { partition, generation, next, .. } = *writing;
         let held = self.held.get_mut(&partition).filter(|held| held.generation == generation);
@@ -114,7 +114,7 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Commits how far a checkpoint goes, as a hint for people.
+    /// Commits the offset of a checkpoint, as a hint for people.
     fn commit(&self, partition: i32, next: i64) {
         let mut committed = TopicPartitionList::new();
         // Fails for invalid offsets only.

@@ -1,13 +1,13 @@
-//! The loop of a stage: one thread, one consumer, the partitions that the group gave it.
+//! The loop of a stage: one thread, one consumer, and the partitions that the group assigned to it.
 //!
 //! ```text
 //! taken over:  checkpoint -> state -> replay up to the end as it was -> live: tells
 //! given up:    what was sent has arrived -> checkpoint -> offset committed -> the next owner begins
 //! ```
 //!
-//! A new owner goes on from the offset of the checkpoint; the committed one follows it and is a hint for people. Records are
-//! applied in order, each once by its offset; what follows from them is sent at least once and replaces itself downstream. At the
-//! end of the records a timer that is due becomes a record, a tick: so the state, and all that was ever sent, follows from records.
+//! A new owner continues from the offset of the checkpoint; the committed one follows it and is a hint for people. Records are
+//! applied in order, each once by its offset; their output is sent at least once and replaces itself downstream. At the end of the
+//! records a due timer becomes a record, a tick. So the state, and everything that was ever sent, follows from records.
 
 mod checkpointing;
 mod takeover;
@@ -58,11 +58,11 @@ const GONE_BACK: &str = "records that were read are gone from the end of the top
 /// What is said where the brokers deleted records that it was about to read.
 const GONE: &str = "records were deleted before they were read; the topic keeps them too briefly (`fleet.retention`)";
 
-/// What is said where the lease has lapsed.
+/// The message about a lapsed lease.
 const LAPSED: &str =
     "the brokers did not answer for `fleet.session_timeout`, so others may have its partitions";
 
-/// The outcome of a record of a partition that is none of the worker's.
+/// The outcome of a record of a partition that the worker does not own.
 const NOT_HELD: &str = "not_held";
 
 /// The outcome of a record that the brokers refuse for its size.
@@ -71,7 +71,7 @@ const TOO_LARGE: &str = "too_large";
 /// The outcome of a record at which the stage panicked.
 const INTERNAL: &str = "internal";
 
-/// The most records that are left out as the stage panics at them; at one more it cannot go on.
+/// The most records that are left out because the stage panics at them; at one more it cannot continue.
 const MAX_LEFT_OUT: usize = 1000;
 
 /// The pause before a failed attempt is repeated.
@@ -109,17 +109,17 @@ pub(super) struct Worker<S: Stage> {
     out: Vec<Record>,
     told: Timestamp,
     saved: Timestamp,
-    /// The partitions of this round whose checkpoints are still to be written.
+    /// The partitions whose checkpoints are still to be written in this round.
     unsaved: VecDeque<i32>,
     /// The checkpoint that is being written.
     writing: Option<Writing>,
     /// The records at which the stage panicked, which are left out, as (partition, offset).
     left_out: BTreeSet<(i32, i64)>,
-    /// Why all partitions must be dropped unsaved and asked for anew, if they must.
+    /// Why all partitions must be dropped unsaved and requested again, if they must.
     broken: Option<String>,
-    /// Whether it has dropped them and could not ask yet.
+    /// Whether it has dropped them and could not request them yet.
     anew: bool,
-    /// Why it cannot go on.
+    /// Why it cannot continue.
     fatal: Option<String>,
 }
 
@@ -157,7 +157,7 @@ impl<S: Stage> Worker<S> {
         })
     }
 
-    /// Works until it is told to stop or cannot go on; returns why it cannot. Blocks its thread.
+    /// Works until it is told to stop or cannot continue; returns why it cannot. Blocks its thread.
     pub(super) fn run(mut self) -> Option<String> {
         self.find_topics();
         if let Err(error) = self.consumer.subscribe(&[&self.topic]) {
@@ -190,11 +190,11 @@ impl<S: Stage> Worker<S> {
     }
 
     fn stopping(&self) -> bool {
-        // An error means that the sender, and so the daemon, has gone.
+        // An error means that the sender, and so the daemon, has ended.
         *self.stopping.borrow() || self.stopping.has_changed().is_err()
     }
 
-    /// Waits until the topics are there, with as many partitions as all instances have to think.
+    /// Waits until the topics exist, with the number of partitions that all instances must agree on.
     fn find_topics(&self) {
         while !self.stopping() {
             let problem =
@@ -208,7 +208,7 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Applies the records that there are, at most `BURST` of them.
+    /// Applies the available records, at most `BURST` of them.
     fn read(&mut self, mut wait: Duration) {
         for _ in 0..BURST {
             let message = match self.consumer.poll(wait) {
@@ -288,7 +288,7 @@ impl<S: Stage> Worker<S> {
         self.questions.as_ref().is_some_and(|questions| answer(questions, held))
     }
 
-    /// Runs timers or writes ticks, tells what changed, writes checkpoints, and updates the metrics.
+    /// Runs timers or writes ticks, sends changes, writes checkpoints, and updates the metrics.
     fn keep_time(&mut self) {
         let moment = self.clock.moment();
         let now = moment.now;
@@ -326,7 +326,8 @@ impl<S: Stage> Worker<S> {
         self.note_undelivered();
     }
 
-    /// Counts the records that were refused as too large. If another one was lost that follows from a state, that must not be saved.
+    /// Counts the records that were refused as too large. If another record that follows from a state was lost, that state must not
+    /// be saved.
     fn note_undelivered(&mut self) {
         (0..self.outbox.too_large()).for_each(|_| self.metrics.record(Err(TOO_LARGE)));
         if let Some(why) = self.outbox.lost() {
@@ -349,7 +350,8 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Extends the lease if the brokers answer, where the consumer is not polled for long: it keeps its place in the group by itself.
+    /// Extends the lease if the brokers answer, for times when the consumer is not polled for long: it keeps its place in the group
+    /// by itself.
     fn keep_lease(&self) {
         if self.lease.is_old() && self.consumer.fetch_metadata(Some(&self.topic), PATIENCE).is_ok()
         {
@@ -357,7 +359,7 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Makes the changes of the assignment that the group asks for.
+    /// Makes the changes of the assignment that the group requests.
     fn change_assignment(&mut self) {
         while let Some(change) = self.consumer.context().assignment.change() {
             let change = match change {
@@ -400,8 +402,8 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Drops all partitions unsaved, as the brokers may have given them to others, and asks for partitions anew. Returns whether it has
-    /// asked; until it has, it owns none and has to try again.
+    /// Drops all partitions unsaved, as the brokers may have given them to others, and requests partitions again. Returns whether
+    /// it has requested them; until then it owns none and has to try again.
     fn begin_anew(&mut self, why: &str) -> bool {
         if !self.anew {
             let all: Vec<i32> = self.held.keys().copied().collect();
@@ -421,7 +423,7 @@ impl<S: Stage> Worker<S> {
             let (role, why) = (S::ROLE.name(), error.to_string());
             tracing::error!(role, "cannot begin anew: {why}");
             self.metrics.problem(why);
-            // It lets the group know that it has left; what it still has is of no use.
+            // This tells the group that it has left; its remaining messages are of no use.
             drop(self.consumer.poll(POLL));
             std::thread::sleep(AGAIN);
             return false;
@@ -437,7 +439,7 @@ impl<S: Stage> Worker<S> {
     fn make_clients(&mut self) -> Result<(), SourceError> {
         // Records that still wait to be delivered come from the dropped state.
         let outbox = Outbox::new(&self.kafka, &self.fleet.prefix)?;
-        // A new consumer is a new member of the group, to which the assignment of the old one does not matter.
+        // A new consumer is a new member of the group, for which the assignment of the old one does not matter.
         let context = Context::new(self.status.clone(), self.lease.clone());
         let fresh: BaseConsumer<Context> =
             consumer(&self.kafka, &self.fleet, S::ROLE)?.create_with_context(context)?;

@@ -1,4 +1,4 @@
-//! How a worker takes partitions over.
+//! How a worker takes over partitions.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ impl<S: Stage> Worker<S> {
         list
     }
 
-    /// Loads the checkpoint of a partition, however often that fails; gives up where its partitions are about to be anybody's.
+    /// Loads the checkpoint of a partition, however often that fails; gives up when the lease on its partitions is about to lapse.
     fn load_in_time(&mut self, partition: i32) -> Offset {
         let (mut told, mut pause, mut claimed) = (String::new(), AGAIN, None);
         while !self.stopping() && !self.lease.has_lapsed() {
@@ -40,7 +40,7 @@ impl<S: Stage> Worker<S> {
                 tracing::error!(partition, role = S::ROLE.name(), "cannot begin: {why}");
                 told = why;
             }
-            // Whether there are more records for the others is not known meanwhile.
+            // Meanwhile it is unknown whether there are more records for the others.
             self.held.values_mut().for_each(|held| held.at_end = false);
             self.show();
             let end = self.clock.now().after(pause);
@@ -53,11 +53,11 @@ impl<S: Stage> Worker<S> {
         Offset::Invalid
     }
 
-    /// Loads the checkpoint of a partition; `claimed` is the generation that an attempt before has claimed.
+    /// Loads the checkpoint of a partition; `claimed` is the generation that an earlier attempt has claimed.
     fn load(&mut self, partition: i32, claimed: &mut Option<u64>) -> Result<Offset, String> {
         let number = u32::try_from(partition).map_err(|_| "no such partition".to_owned())?;
         if number >= self.fleet.partitions {
-            // A partition beyond `fleet.partitions`, to which nobody writes.
+            // A partition beyond `fleet.partitions`, to which nothing is written.
             return Ok(Offset::End);
         }
         let moment = self.clock.moment();
@@ -125,7 +125,8 @@ impl<S: Stage> Worker<S> {
         Ok(Offset::Offset(begin))
     }
 
-    /// Takes a partition over once more without the record at this offset, as the stage panicked at it: its state is what that left of it.
+    /// Takes over a partition once more without the record at this offset, at which the stage panicked and so may have broken its
+    /// state.
     pub(super) fn leave_out(&mut self, partition: i32, offset: i64) {
         let (topic, role) = (&self.topic, S::ROLE.name());
         tracing::error!(topic, partition, offset, role, "a record caused a panic and was left out");
@@ -147,8 +148,8 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Reads a partition from its first record on, as another record is in the place of the last one that was read: how many of those that
-    /// were read are gone is not known, but that one is.
+    /// Reads a partition from its first record on, as another record is in the place of the last one that was read: it is unknown
+    /// how many of the read records are gone, but that one is.
     pub(super) fn read_from_the_first(&mut self, partition: i32) {
         tracing::error!(topic = self.topic, partition, "{GONE_BACK}");
         self.metrics.gone(1);
@@ -169,8 +170,8 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// The offset of the first record from this time on, of the records of these offsets; the end if there is none. Before the beginning of
-    /// time are all records.
+    /// The offset of the first record from this time on, among the records with these offsets; the end if there is none. All
+    /// records are after the beginning of time.
     fn offset_from(
         &self,
         partition: i32,

@@ -1,4 +1,4 @@
-//! What a worker does with what it cannot read, keep or hand over.
+//! How a worker handles what it cannot read, keep or hand over.
 
 use std::path::Path;
 use std::thread;
@@ -32,7 +32,7 @@ fn options() -> FleetOptions {
     FleetOptions { partitions: 2, ..FleetOptions::default() }
 }
 
-/// A worker, and what stops it.
+/// A worker, and the handle that stops it.
 fn worker(
     brokers: String,
     place: &Path,
@@ -66,7 +66,7 @@ fn worker_of<S: Stage>(
     (Worker::new(stage, setup).unwrap(), stop)
 }
 
-/// A partition of which one record was applied.
+/// A partition with one applied record.
 fn held(
     worker: &Worker<FleetStage>,
     partition: u32,
@@ -99,7 +99,7 @@ async fn a_round_of_checkpoints_ends_where_the_store_fails_and_says_so() {
         let owned = held(&worker, u32::try_from(partition).unwrap());
         worker.held.insert(partition, owned);
     }
-    // As if its disk had gone.
+    // As if its disk were gone.
     std::fs::remove_dir_all(&place).unwrap();
     std::fs::write(&place, b"").unwrap();
     thread::spawn(move || worker.hand_over(&[0, 1])).join().unwrap();
@@ -117,7 +117,7 @@ async fn a_store_that_hangs_holds_up_no_record() {
     let (mut worker, _stop) = worker(cluster.bootstrap_servers(), folder.path(), &families);
     let owned = held(&worker, 1);
     worker.held.insert(1, owned);
-    // A pipe where the file is to be: it cannot be opened before somebody reads it.
+    // A pipe where the file should be: it cannot be opened before it has a reader.
     let place = folder.path().join("agentgauge.agents").join("1");
     std::fs::create_dir_all(&place).unwrap();
     let pipe = place.join(format!("{:020}-{:020}.state.part", 1, 1));
@@ -130,7 +130,7 @@ async fn a_store_that_hangs_holds_up_no_record() {
     });
     let mut worker = turns.join().unwrap();
     assert!(checkpoints(&health) < 0.5);
-    // It cannot be synced either, which is told.
+    // It cannot be synced either, which is reported.
     drop(std::fs::File::open(&pipe).unwrap());
     let ends = thread::spawn(move || {
         while worker.writing.is_some() {
@@ -166,7 +166,7 @@ async fn without_a_new_consumer_it_owns_nothing_and_says_why() {
     let health = Health::new(Timestamp(1)).unwrap();
     let families = FleetMetrics::new(&health).unwrap();
     let (mut worker, stop) = worker(cluster.bootstrap_servers(), folder.path(), &families);
-    // As if a secret were away while it is replaced.
+    // As if a secret were missing while it is replaced.
     worker.kafka.sasl_mechanism = SaslMechanism::Plain;
     worker.kafka.sasl_password_file = "/nowhere/password".to_owned();
     worker.broken = Some("a test".to_owned());
@@ -187,7 +187,7 @@ async fn without_a_new_consumer_it_owns_nothing_and_says_why() {
     assert_eq!(worker.join().unwrap(), None);
 }
 
-/// A stage that counts its records, and panics in the middle of those of a time.
+/// A stage that counts its records, and panics in the middle of those of a certain time.
 struct Fragile;
 
 #[derive(Default)]

@@ -1,7 +1,8 @@
-//! Changes of the partitions that a member of a group reads: queued when librdkafka asks for them, made later.
+//! Changes of the partitions that a group member reads: queued when librdkafka requests them, made later.
 //!
-//! librdkafka asks while it is polled. The reader makes a change outside of the poll, once the records of revoked partitions are
-//! settled. The group waits for each change, and so does a consumer that closes, so every change that is asked for must be made.
+//! librdkafka requests a change while it is polled. The reader makes the change outside of the poll, once the records of revoked
+//! partitions are settled. The group waits for each change, and so does a consumer that closes, so every requested change must be
+//! made.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,18 +15,18 @@ use rdkafka::types::RDKafkaRespErr;
 
 use super::status::Status;
 
-/// The changes that were asked for and not made yet.
+/// The changes that were requested and not made yet.
 pub(crate) struct Assignment {
     status: Arc<Status>,
     changes: Mutex<VecDeque<Change>>,
     closing: AtomicBool,
 }
 
-/// A change of the assignment that the group asks for.
+/// A change of the assignment that the group requests.
 pub(crate) enum Change {
-    /// Adds these partitions to ours.
+    /// Adds these partitions to those that this member reads.
     Assign(TopicPartitionList),
-    /// Takes these partitions from us.
+    /// Takes these partitions from this member.
     Revoke(TopicPartitionList),
 }
 
@@ -40,7 +41,7 @@ impl Assignment {
         &self.status
     }
 
-    /// Queues a change that librdkafka asks for; makes it at once while closing.
+    /// Queues a change that librdkafka requests; makes it at once while closing.
     pub(crate) fn ask<C: ConsumerContext>(
         &self,
         consumer: &BaseConsumer<C>,
@@ -56,12 +57,12 @@ impl Assignment {
         }
     }
 
-    /// Takes the next change that was asked for.
+    /// Takes the next requested change.
     pub(crate) fn change(&self) -> Option<Change> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
-    /// Whether nothing is asked for.
+    /// Whether no change is requested.
     #[cfg(test)]
     pub(crate) fn is_quiet(&self) -> bool {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
@@ -96,8 +97,8 @@ impl Assignment {
         }
     }
 
-    /// Prepares for dropping the consumer: makes the queued changes, and lets later ones be made as soon as they are asked for, as
-    /// nobody reads the queue any more.
+    /// Prepares for dropping the consumer: makes the queued changes, and has later ones made as soon as they are requested, because
+    /// nothing reads the queue any more.
     pub(crate) fn close<C: ConsumerContext>(&self, consumer: &BaseConsumer<C>) {
         self.closing.store(true, Ordering::SeqCst);
         while let Some(change) = self.change() {

@@ -1,4 +1,4 @@
-//! Turns our options into those of librdkafka.
+//! Translates agentgauge's options to librdkafka's.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +11,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use super::options::{KafkaOptions, SaslMechanism};
 use crate::files;
 
-/// Why there can be no Kafka source; only what does not get better by itself.
+/// Why a Kafka source cannot be set up: only problems that do not pass by themselves.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// A file that an option names cannot be read.
@@ -21,7 +21,7 @@ pub enum SourceError {
         path: String,
         /// The option.
         key: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The system cannot start a thread.
@@ -44,7 +44,7 @@ const POLL_INTERVAL_MS: u128 = 300_000;
 /// The longest time that the delivery of a dead letter may take.
 const DELIVERY_TIMEOUT_MS: &str = "30000";
 
-/// The largest dead letter that is tried; the broker has a limit of its own.
+/// The largest dead letter that is tried; the broker has its own limit.
 const MAX_DEAD_LETTER_BYTES: &str = "100000000";
 
 /// The configuration of a consumer.
@@ -54,7 +54,8 @@ pub fn consumer(options: &KafkaOptions) -> Result<ClientConfig, SourceError> {
     config
         .set("group.id", &options.group)
         .set("partition.assignment.strategy", "cooperative-sticky")
-        // Also of a group that begins at the end: where the brokers no longer have its offset, it reads what they have.
+        // This applies to a group that begins at the end as well: if the brokers no longer have its offset, it reads what they
+        // have.
         .set("auto.offset.reset", "earliest")
         // librdkafka commits stored offsets; the source stores those of applied records.
         .set("enable.auto.offset.store", "false")
@@ -79,11 +80,11 @@ pub(crate) fn be_silent_for(timeout: Duration, config: &mut ClientConfig) {
         .set("heartbeat.interval.ms", (timeout / 15).clamp(100, 3000).to_string());
 }
 
-/// Checks that clients can be made of these options; makes none, so nothing is sent to anybody.
+/// Checks that clients can be made with these options; makes none, so nothing is sent.
 ///
 /// # Errors
 ///
-/// Fails if a file cannot be read, or librdkafka does not take an option.
+/// Fails if a file cannot be read, or librdkafka does not accept an option.
 pub fn check(options: &KafkaOptions) -> Result<(), SourceError> {
     consumer(options)?.create_native_config()?;
     producer(options)?.create_native_config()?;
@@ -153,7 +154,7 @@ fn read(key: &'static str, path: &str) -> Result<String, SourceError> {
     })
 }
 
-/// Why a consumer can never go on after this error, and what to do.
+/// Why a consumer cannot continue after this error, and what to do.
 pub(crate) fn fatal<C: ConsumerContext>(consumer: &BaseConsumer<C>, error: &KafkaError) -> String {
     match consumer.client().fatal_error() {
         Some((RDKafkaErrorCode::FencedInstanceId, _)) => {

@@ -12,12 +12,12 @@ use rdkafka::types::RDKafkaRespErr;
 use super::assignment::Assignment;
 use super::status::Status;
 
-/// The context of the consumer. It keeps changes of the assignment for the source, which makes them when its records are settled.
+/// The context of the consumer. It queues changes of the assignment; the source makes them when its records are settled.
 pub(super) struct Context {
     pub(super) assignment: Assignment,
 }
 
-/// Makes the consumer ready to be dropped, even after a panic: a consumer waits until its partitions are given back.
+/// Makes the consumer ready to be dropped, even after a panic: dropping waits until its partitions are given back.
 pub(super) struct Closing<'c>(pub(super) &'c BaseConsumer<Context>);
 
 impl Context {

@@ -1,4 +1,4 @@
-//! Sends records that cannot be read on as they are, with headers that say where they came from and why they were skipped.
+//! Forwards unreadable records unchanged, with headers that state their origin and why they were skipped.
 
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, Prod
 use super::client::{self, SourceError};
 use super::options::KafkaOptions;
 
-/// The number of a record that was sent, and why it did not arrive, if it did not.
+/// The number of a record that was sent, and the error if it did not arrive.
 pub(super) type Delivery = (usize, Option<KafkaError>);
 
 /// The sender of dead letters, which reports by number which were delivered.
@@ -22,10 +22,10 @@ pub(super) struct DeadLetters {
     producer: BaseProducer<Deliveries>,
 }
 
-/// The channel for reports of deliveries.
+/// The channel for delivery reports.
 struct Deliveries(Sender<Delivery>);
 
-/// Whether the brokers refuse a record for what it is, and will whenever it is sent.
+/// Whether the brokers refuse a record for what it is, and would refuse it at any time.
 pub(super) fn is_for_good(error: &KafkaError) -> bool {
     let code = error.rdkafka_error_code();
     code.is_some_and(|code| [Code::MessageSizeTooLarge, Code::InvalidRecord].contains(&code))
@@ -44,7 +44,7 @@ impl DeadLetters {
         Ok(Some(Self { topic: options.dead_letter_topic.clone(), producer }))
     }
 
-    /// Sends a record on; whether it arrived is reported later under `number`.
+    /// Forwards a record; its delivery is reported later under `number`.
     pub(super) fn send(
         &self,
         number: usize,
@@ -94,7 +94,7 @@ impl ProducerContext for Deliveries {
 
     fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
         let error = result.as_ref().err().map(|(error, _)| error.clone());
-        // This fails only if the source is gone, which needs no report then.
+        // This fails only after the source has ended, when no report is needed.
         let _ = self.0.send((number, error));
     }
 }

@@ -8,14 +8,14 @@ use rdkafka::Message;
 use rdkafka::TopicPartitionList;
 use rdkafka::message::BorrowedMessage;
 
-/// A record and its state. Its message stays in librdkafka's memory until it is settled, so that it can be decoded again if
-/// there was no room for it.
+/// A record and its state. Its message stays in librdkafka's memory until it is settled, so that it can be decoded again if there
+/// was no room for it.
 pub(super) struct Record<'c> {
     pub(super) message: BorrowedMessage<'c>,
     /// The index of its topic.
     pub(super) topic: usize,
     state: State,
-    /// Whether its partition was revoked since it was read: whoever owns that reads it again, and settles it.
+    /// Whether its partition was revoked after it was read: the new owner reads it again, and settles it.
     given_up: bool,
 }
 
@@ -25,7 +25,7 @@ enum State {
     Held,
     /// With the stages.
     Running,
-    /// On its way as a dead letter, as it cannot be read for this reason.
+    /// Being delivered as a dead letter, because it cannot be read for this reason.
     Sent(&'static str),
     /// Waiting to be sent again as a dead letter.
     Unsent(&'static str),
@@ -46,7 +46,7 @@ pub(super) enum Outcome {
     Again,
 }
 
-/// Reports the outcome of one record when dropped, so even if the task that applies it is cancelled or panics.
+/// Reports the outcome of one record when dropped, even if the task that applies it is cancelled or panics.
 pub(super) struct Ticket {
     number: usize,
     outcome: Outcome,
@@ -67,7 +67,7 @@ impl<'c> Flight<'c> {
         Self { records: BTreeMap::new(), next: 0, tell, told }
     }
 
-    /// Adds a record, to be decoded.
+    /// Adds a record to be decoded.
     pub(super) fn push(&mut self, message: BorrowedMessage<'c>, topic: usize) {
         let record = Record { message, topic, state: State::Held, given_up: false };
         self.records.insert(self.next, record);
@@ -84,7 +84,7 @@ impl<'c> Flight<'c> {
         self.first_held().is_some()
     }
 
-    /// Whether records are with the stages, or on their way as dead letters.
+    /// Whether records are with the stages, or being delivered as dead letters.
     pub(super) fn runs(&self) -> bool {
         self.records.values().any(Record::runs)
     }
@@ -97,7 +97,7 @@ impl<'c> Flight<'c> {
         self.records.iter().find_map(held)
     }
 
-    /// The record of a number, if it is still in flight.
+    /// The record with a number, if it is still in flight.
     pub(super) fn get(&self, number: usize) -> Option<&Record<'c>> {
         self.records.get(&number)
     }
@@ -108,12 +108,12 @@ impl<'c> Flight<'c> {
         Ticket { number, outcome: Outcome::Refused, told: self.tell.clone() }
     }
 
-    /// Marks a record as on its way as a dead letter.
+    /// Marks a record as being delivered as a dead letter.
     pub(super) fn send(&mut self, number: usize, reason: &'static str) {
         self.set(number, State::Sent(reason));
     }
 
-    /// Why a record could not be read that is on its way as a dead letter.
+    /// The reason why a record that is being delivered as a dead letter could not be read.
     pub(super) fn on_its_way(&self, number: usize) -> Option<&'static str> {
         match self.records.get(&number)?.state {
             State::Sent(reason) => Some(reason),
@@ -121,8 +121,8 @@ impl<'c> Flight<'c> {
         }
     }
 
-    /// Marks a record as one that was not delivered as a dead letter, unless it was given up; returns the ticket that reports when it is
-    /// to be sent again.
+    /// Marks a record as not delivered as a dead letter, unless it was given up; returns the ticket that reports when it is to be
+    /// sent again.
     pub(super) fn leave(&mut self, number: usize, reason: &'static str) -> Option<Ticket> {
         self.set(number, State::Unsent(reason));
         self.drop_given_up(number);
@@ -135,7 +135,7 @@ impl<'c> Flight<'c> {
         self.records.values().any(|record| matches!(record.state, State::Unsent(_)))
     }
 
-    /// Why a record could not be read that is to be sent again as a dead letter.
+    /// The reason why a record that is to be sent again as a dead letter could not be read.
     pub(super) fn unsent(&self, number: usize) -> Option<&'static str> {
         match self.records.get(&number)?.state {
             State::Unsent(reason) => Some(reason),
@@ -159,15 +159,15 @@ impl<'c> Flight<'c> {
         self.set(number, State::Settled);
     }
 
-    /// The outcomes that were reported since the last call, waiting at most `wait` for the first.
+    /// The outcomes that were reported since the last call; waits at most `wait` for the first.
     pub(super) fn outcomes(&self, wait: Duration) -> Vec<(usize, Outcome)> {
         // `self.tell` keeps the channel open, so an error means that the time is over.
         let first = self.told.recv_timeout(wait).ok();
         first.into_iter().chain(self.told.try_iter()).collect()
     }
 
-    /// Takes out the first record if it is settled; all records before it are taken out already. Those that were given up are passed
-    /// over: their offsets must not be stored.
+    /// Removes and returns the first record if it is settled; all records before it were removed already. Records that were given
+    /// up are skipped: their offsets must not be stored.
     pub(super) fn pop(&mut self) -> Option<Record<'c>> {
         loop {
             let first = self.records.first_entry().filter(|it| it.get().state == State::Settled)?;
@@ -178,8 +178,9 @@ impl<'c> Flight<'c> {
         }
     }
 
-    /// Gives up the records of revoked partitions, which their next owner reads again: also this one, if it gets them back. Those that run
-    /// stay until they have. None of their offsets is stored any more: it could be past a record that was given up before it was applied.
+    /// Gives up the records of revoked partitions, which the next owner reads again, even if that is this instance. Running records
+    /// stay until they are done. None of their offsets is stored any more: it could be past a record that was given up before it
+    /// was applied.
     pub(super) fn give_up(&mut self, partitions: &TopicPartitionList) {
         let revoked = |record: &Record<'_>| {
             let message = &record.message;
@@ -220,7 +221,7 @@ impl Drop for Ticket {
         if std::thread::panicking() {
             self.outcome = Outcome::Failed;
         }
-        // This fails only if the source is gone, which needs no outcome then.
+        // This fails only after the source has ended, when no outcome is needed.
         let _ = self.told.send((self.number, self.outcome));
     }
 }
@@ -237,7 +238,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// A consumer of a topic of two partitions, with so many records in each.
+    /// A consumer of a topic with two partitions that have this many records each.
     fn consumer(
         cluster: &MockCluster<'_, impl rdkafka::producer::ProducerContext>,
     ) -> BaseConsumer {
@@ -266,7 +267,7 @@ mod tests {
         while messages.len() < 4 {
             messages.push(consumer.poll(PATIENCE).unwrap().unwrap());
         }
-        // Partition 0 first, whatever came first.
+        // Partition 0 first, whatever arrived first.
         messages.sort_by_key(|message| (message.partition(), message.offset()));
         let read = messages.iter().map(|message| (message.partition(), message.offset())).collect();
         messages.into_iter().for_each(|message| flight.push(message, 0));
@@ -279,7 +280,7 @@ mod tests {
         let consumer = consumer(&cluster);
         let mut flight = Flight::new();
         assert_eq!(read(&mut flight, &consumer), [(0, 0), (1, 0), (1, 1), (1, 2)]);
-        // The first of partition 0 runs for long. Of partition 1 one waits for room, one is applied, one runs.
+        // The first record of partition 0 runs for long. Of partition 1, one record waits for room, one is applied, one runs.
         let slow = flight.run(0);
         flight.run(2).applied();
         flight.settle(2);

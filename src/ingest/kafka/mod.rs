@@ -1,9 +1,9 @@
-//! Kafka: records that each hold one OTLP request, as the OpenTelemetry Collector's Kafka exporter writes them, keyed
-//! or not.
+//! Kafka: records that each hold one OTLP request, as the OpenTelemetry Collector's Kafka exporter writes them, with or without
+//! keys.
 //!
-//! One thread polls librdkafka, decodes each record where it lies and hands it to the stages. The offset of a record is
-//! stored, to be committed, once every shard has applied it and all records read before it. So records are read again after a
-//! crash, which changes nothing, as every hop is an idempotent upsert.
+//! One thread polls librdkafka, decodes each record in place and hands it to the stages. The offset of a record is stored for the
+//! next commit once every shard has applied the record and all records read before it. So records are read again after a crash,
+//! which changes nothing, as every hop is an idempotent upsert.
 
 #[cfg(feature = "kafka")]
 mod assignment;

@@ -85,18 +85,18 @@ pub enum Start {
     /// With the oldest record.
     #[default]
     Earliest,
-    /// With what comes from now on.
+    /// With records that arrive from now on.
     Latest,
 }
 
-/// How we say who we are.
+/// How agentgauge authenticates to the brokers.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SaslMechanism {
     /// Not at all.
     #[default]
     None,
-    /// By name and password, as they are.
+    /// By name and password in plain text.
     Plain,
     /// By proof of the password, with SHA-256; needs a build with the feature `kafka-tls`.
     ScramSha256,
@@ -105,14 +105,14 @@ pub enum SaslMechanism {
 }
 
 impl KafkaOptions {
-    /// Whether there is a Kafka source at all.
+    /// Whether a Kafka source is configured.
     pub fn enabled(&self) -> bool {
         !self.brokers.is_empty()
     }
 }
 
 impl KafkaEncoding {
-    /// Its name, as the option has it.
+    /// Its name in the option.
     pub fn name(self) -> &'static str {
         match self {
             Self::OtlpProto => "otlp_proto",
@@ -131,7 +131,7 @@ impl From<KafkaEncoding> for Encoding {
 }
 
 impl SaslMechanism {
-    /// Its name among brokers; `None` if there is none.
+    /// The brokers' name of the mechanism; `None` without one.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::None => None,

@@ -1,7 +1,7 @@
 //! Probes the brokers every few seconds: whether they answer, whether the topics exist, and how far the source lags.
 //!
-//! The probe has a thread of its own, so that a broker that does not answer holds up no record. The brokers are asked for the
-//! lag, as what was last fetched would give a wrong one while the source is paused.
+//! The probe has its own thread, so that a broker that does not answer delays no record. The brokers are asked for the lag, because
+//! the offsets of the last fetch would give a wrong one while the source is paused.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -18,20 +18,20 @@ use super::options::Start;
 use super::status::{Problem, SourceMetrics, Status};
 use super::topic::Topic;
 
-/// The longest wait for an answer, which can hold up a shutdown as long.
+/// The longest wait for an answer, which can delay a shutdown as much.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The offset after the last applied record of each partition, by the number of its topic.
 pub(super) type Positions = Mutex<BTreeMap<(usize, i32), i64>>;
 
-/// Offsets that a partition was to go on from, and where it did go on: the records between were deleted, unless they were none, as in
-/// compacted topics and between transactions.
+/// Offsets at which a partition should have continued, and at which it did: the records between them were deleted, unless there
+/// were none, as in compacted topics and between transactions.
 pub(super) type Jumps = Mutex<Vec<((usize, i32), i64, i64)>>;
 
 /// Why the last dead letter was not delivered, while one waits to be sent again.
 pub(super) type Undelivered = Mutex<Option<String>>;
 
-/// The most jumps between two probes; more come of transactions.
+/// The most jumps between two probes; any more come from transactions.
 pub(super) const MAX_JUMPS: usize = 4096;
 
 /// The probe of a source.
@@ -66,8 +66,8 @@ impl Probe<'_> {
             Ok(Some(problem)) => self.status.problem(problem),
             Err(error) => self.status.problem(Problem::Unreachable { why: error.to_string() }),
         }
-        // An unknown lag is not shown. It does not make the source unready, as the group's coordinator does not answer
-        // while the group changes.
+        // An unknown lag is not shown. It does not make the source unready, as the group's coordinator does not answer while the
+        // group changes.
         let lags = self.lags().unwrap_or_else(|error| {
             tracing::debug!(%error, "the lag is not known");
             BTreeMap::new()
@@ -75,7 +75,8 @@ impl Probe<'_> {
         self.watch.lags(&lags);
     }
 
-    /// The problem with the first topic that cannot be read, or is not there for dead letters; `None` if there is none.
+    /// The problem with the first topic that cannot be read, or with the dead-letter topic if it is missing; `None` if there is
+    /// none.
     fn topics_are_there(&self) -> KafkaResult<Option<Problem>> {
         let topics = self.topics.iter().map(|topic| (topic.name.as_str(), topic.keys.0));
         let dead_letters = [(self.dead_letter_topic, "kafka.dead_letter_topic")];
@@ -116,7 +117,7 @@ impl Probe<'_> {
             let applied = self.position(&key).or_else(|| committed.get(&key).copied());
             let begin = begins.get(&key).copied();
             let position = match (applied, self.start) {
-                // Records that the broker has dropped do not count.
+                // Records that the broker has deleted do not count.
                 (Some(applied), _) => Some(begin.map_or(applied, |begin| begin.max(applied))),
                 (None, Start::Earliest) if known => begin,
                 (None, Start::Earliest | Start::Latest) => None,
@@ -128,7 +129,7 @@ impl Probe<'_> {
         Ok(lags)
     }
 
-    /// Logs and counts the records that were jumped over and deleted.
+    /// Logs and counts the deleted records that were jumped over.
     fn notice_jumps(&self, begins: &BTreeMap<(String, i32), i64>) {
         let jumps = std::mem::take(&mut *self.jumps.lock().unwrap_or_else(PoisonError::into_inner));
         for ((topic, partition), from, to) in jumps {

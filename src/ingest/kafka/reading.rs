@@ -1,8 +1,8 @@
 //! The loop that reads records.
 //!
-//! Back-pressure: when the stages have no room or too many records are in flight, the source waits a moment and then
-//! pauses its partitions; it goes on polling, so that it keeps its place in the group. A record that cannot be read
-//! does not hold up later records.
+//! Back-pressure: when the stages have no room or too many records are in flight, the source waits a moment and then pauses its
+//! partitions. It keeps polling, so that it keeps its place in the group. A record that cannot be read does not delay later
+//! records.
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -29,7 +29,8 @@ const POLL: Duration = Duration::from_millis(100);
 const WAIT: Duration = Duration::from_millis(10);
 const WAIT_PAUSED: Duration = Duration::from_millis(100);
 
-/// The number of first waits before the partitions are paused, which costs: records fetched ahead are fetched again after a pause.
+/// The number of first waits before the partitions are paused. A pause is expensive: records fetched ahead are fetched again after
+/// it.
 const WAITS_BEFORE_PAUSE: u32 = 20;
 
 /// The number of first waits that records in flight may take when partitions are revoked or the daemon stops.
@@ -47,7 +48,7 @@ pub(super) struct Reading<'c, S: Sink> {
     waits: u32,
     /// Whether a record was refused since the last wait.
     refused: bool,
-    /// Why the source cannot go on at all.
+    /// Why the source cannot continue at all.
     fatal: Option<String>,
     /// Records skipped, by topic and reason.
     skipped: BTreeMap<(usize, &'static str), u64>,
@@ -74,7 +75,7 @@ impl<'c, S: Sink> Reading<'c, S> {
         }
     }
 
-    /// Reads until the source is told to stop or cannot go on; returns why it cannot.
+    /// Reads until the source is told to stop or cannot continue; returns why it cannot.
     pub(super) fn read(mut self) -> Option<String> {
         while !self.source.stopping() && self.fatal.is_none() {
             self.change_assignment();
@@ -113,7 +114,7 @@ impl<'c, S: Sink> Reading<'c, S> {
         }
     }
 
-    /// Notes the offset of a record that was read, for the probe where that jumped over others.
+    /// Notes the offset of a record that was read, and for the probe any jump over other offsets.
     fn goes_on_to(&mut self, partition: (usize, i32), offset: i64) {
         if let Some(from) = self.next.insert(partition, offset + 1).filter(|from| *from < offset) {
             let mut jumps = self.source.jumps.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +148,7 @@ impl<'c, S: Sink> Reading<'c, S> {
         }
     }
 
-    /// Skips a record, and sends it on if there is a topic for dead letters.
+    /// Skips a record, and forwards it if there is a topic for dead letters.
     fn skip(&mut self, number: usize, failure: &Failure) {
         let Some(record) = self.flight.get(number) else { return };
         let (topic, reason) = (&self.source.topics[record.topic], failure.reason());
@@ -172,7 +173,7 @@ impl<'c, S: Sink> Reading<'c, S> {
         self.send_on(number, reason);
     }
 
-    /// Sends a record that cannot be read to the topic for dead letters, if there is one.
+    /// Forwards an unreadable record to the topic for dead letters, if there is one.
     fn send_on(&mut self, number: usize, reason: &'static str) {
         let (letters, record) = (self.source.dead_letters.as_ref(), self.flight.get(number));
         let (Some(letters), Some(record)) = (letters, record) else {
@@ -184,7 +185,7 @@ impl<'c, S: Sink> Reading<'c, S> {
         }
     }
 
-    /// Keeps a dead letter that was not delivered until it is, unless the brokers refuse it for what it is.
+    /// Keeps a dead letter until it is delivered, unless the brokers refuse it for what it is.
     fn was_not_delivered(&mut self, number: usize, reason: &'static str, error: &KafkaError) {
         if is_for_good(error) {
             tracing::warn!(%error, "a dead letter is refused, and lost; check `kafka.dead_letter_topic`");
@@ -271,7 +272,7 @@ impl<'c, S: Sink> Reading<'c, S> {
         self.waits = if forward { 0 } else { self.waits.saturating_add(1) };
         if self.paused || self.waits >= WAITS_BEFORE_PAUSE {
             self.pause();
-            // Polling keeps the place in the group; a record that still comes is put behind those held.
+            // Polling keeps the place in the group; a record that still arrives is put behind those held.
             self.poll(Duration::ZERO);
         }
     }
@@ -349,7 +350,7 @@ impl<'c, S: Sink> Reading<'c, S> {
         }
     }
 
-    /// Commits where a new group began. That fails while the group changes.
+    /// Commits the offsets at which a new group began. That fails while the group changes.
     fn commit_ends(&mut self) {
         if self.ends.count() == 0 {
             return;

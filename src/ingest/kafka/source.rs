@@ -1,4 +1,4 @@
-//! The source: it is set up from its options, then one thread reads, and another one probes the brokers.
+//! The source: it is set up from its options, then one thread reads, and another probes the brokers.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,8 +46,8 @@ pub struct Source<S: Sink> {
 }
 
 impl<S: Sink> Source<S> {
-    /// A source that hands batches to `receiver` until `stopping` is true or its sender is dropped. Brokers that do not
-    /// answer are no error: the source goes on trying.
+    /// A source that hands batches to `receiver` until `stopping` is true or its sender is dropped. Brokers that do not answer are
+    /// no error: the source keeps trying.
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl<S: Sink> Source<S> {
         &self.status
     }
 
-    /// Reads until the source is told to stop, then waits for records in flight, and commits. Blocks its thread.
+    /// Reads until the source is told to stop, then waits for records in flight, and commits. Blocks the calling thread.
     pub fn run(self) {
         let _closing = Closing(&self.consumer);
         let names: Vec<&str> = self.topics.iter().map(|topic| topic.name.as_str()).collect();
@@ -121,11 +121,11 @@ impl<S: Sink> Source<S> {
 
     /// Whether the source should end.
     pub(super) fn stopping(&self) -> bool {
-        // If the sender is dropped, the daemon is gone.
+        // If the sender is dropped, the daemon has ended.
         *self.stopping.borrow() || self.stopping.has_changed().is_err()
     }
 
-    /// Decodes a record where it lies; a panic counts as a record that cannot be read.
+    /// Decodes a record in place; a panic counts as a record that cannot be read.
     pub(super) fn take(
         &self,
         topic: &Topic,
@@ -152,7 +152,7 @@ impl<S: Sink> fmt::Debug for Source<S> {
     }
 }
 
-/// The tenant of a record: by the header that is trusted, else by its topic.
+/// The tenant of a record: from the trusted header, else from its topic.
 fn tenant<M: Message>(options: &KafkaOptions, message: &M) -> Option<Arc<str>> {
     let named = options.tenant_header.as_str();
     let headers = message.headers().filter(|_| !named.is_empty());
@@ -162,7 +162,7 @@ fn tenant<M: Message>(options: &KafkaOptions, message: &M) -> Option<Arc<str>> {
     told.map(Arc::from).or_else(|| options.tenants.get(message.topic()).cloned())
 }
 
-/// The time of a record, by the broker or the sender; `None` if it has none above 0.
+/// The time of a record, set by the broker or the sender; `None` if it has none above 0.
 fn sent(message: &BorrowedMessage<'_>) -> Option<Timestamp> {
     let millis =
         u64::try_from(message.timestamp().to_millis()?).ok().filter(|millis| *millis > 0)?;

@@ -1,7 +1,7 @@
 //! Where newly assigned partitions begin.
 //!
-//! A group that begins at the end of a topic commits that end for all of its partitions at once. So a partition without an offset, in a
-//! topic where the group has offsets, is one that was added since, and is read from its first record.
+//! A group that begins at the end of a topic commits that end for all of its partitions at once. So a partition without an offset,
+//! in a topic where the group has offsets, was added since, and is read from its first record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use super::options::Start;
 use super::probe::{PATIENCE, ask, note_gone, offsets};
 use super::status::SourceMetrics;
 
-/// The most times that the brokers are asked where a group is that begins at the end.
+/// The most attempts to ask the brokers for the offsets of a group that begins at the end.
 const ATTEMPTS: usize = 15;
 
 /// Where partitions begin.
 pub(super) struct Beginning {
-    /// The partitions, with the offsets that are not those that the group has.
+    /// The partitions, with the offsets that differ from those of the group.
     pub(super) partitions: TopicPartitionList,
     /// The offsets to commit for a group that has none in a topic.
     pub(super) ends: TopicPartitionList,
 }
 
-/// Finds out where partitions begin that were assigned. Logs and counts the records that the brokers dropped before the group had read
-/// them: it goes on from the first record that there is, so that no owner counts them again.
+/// Determines where newly assigned partitions begin. Logs and counts the records that the brokers deleted before the group read
+/// them: the group continues from the first record that exists, so that no later owner counts them again.
 pub(super) fn begin(
     consumer: &BaseConsumer<Context>,
     assigned: &TopicPartitionList,

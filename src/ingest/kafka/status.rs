@@ -15,10 +15,10 @@ pub trait SourceMetrics: Send + Sync {
     /// Counts a skipped record, for one of a few reasons.
     fn skipped(&self, topic: &str, reason: &'static str);
 
-    /// Counts records that the topic dropped before they were read.
+    /// Counts records that were deleted from the topic before they were read.
     fn gone(&self, topic: &str, records: u64);
 
-    /// Counts a dead letter that was delivered or not.
+    /// Counts a dead letter, delivered or not.
     fn dead_letter(&self, delivered: bool);
 
     /// Sets whether the source has paused its partitions.
@@ -27,7 +27,7 @@ pub trait SourceMetrics: Send + Sync {
     /// Sets whether the source is in its group and knows of no problem.
     fn ready(&self, ready: bool);
 
-    /// Sets how many records of each assigned partition are not applied yet; the lag of partitions left out is not known.
+    /// Sets how many records of each assigned partition are not applied yet; the lag of partitions left out is unknown.
     fn lags(&self, lags: &BTreeMap<(String, i32), i64>);
 }
 
@@ -47,20 +47,20 @@ struct InputStatus {
     problem: Option<Problem>,
 }
 
-/// What keeps the source from reading. The source goes on trying where this can be mended from outside.
+/// What keeps the source from reading. The source keeps trying if this can be mended from outside.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Problem {
     /// No broker can be reached.
     Unreachable { why: String },
-    /// The brokers do not accept our credentials.
+    /// The brokers do not accept the credentials.
     Credentials { why: String },
     /// TLS with the brokers fails.
     Tls { why: String },
     /// There is no such topic.
     Missing { topic: String, key: &'static str },
-    /// We may not read a topic, or not with this group.
+    /// A topic may not be read, or not with this group.
     Forbidden { what: String, key: &'static str },
-    /// Anything else that stands in the way.
+    /// Any other problem.
     Other { why: String },
 }
 
@@ -94,7 +94,7 @@ impl Status {
         }
     }
 
-    /// Sets whether the source is in its group, which it can only be if it may.
+    /// Sets whether the source is in its group; joining ends a problem of permissions.
     pub(crate) fn joined(&self, joined: bool) {
         self.change(|now| {
             now.joined = joined;
@@ -107,7 +107,7 @@ impl Status {
         self.now.lock().unwrap_or_else(PoisonError::into_inner).joined
     }
 
-    /// Takes an error of a client: what a person has to mend is a problem.
+    /// Takes an error of a client; an error that a person has to mend becomes a problem.
     pub(crate) fn failed(&self, error: &KafkaError, reason: &str) {
         match error.rdkafka_error_code().and_then(|code| Problem::of(code, reason)) {
             Some(problem) => self.problem(problem),
@@ -142,7 +142,7 @@ impl Status {
         }
     }
 
-    /// Notes that a broker is connected, which mends what kept one from being so, and nothing else.
+    /// Notes that a broker is connected, which ends problems with connections and no others.
     pub(crate) fn connected(&self) {
         let mended = self.change(|now| now.problem.take_if(|problem| problem.is_with_brokers()));
         if mended.is_some() {
@@ -165,7 +165,7 @@ impl fmt::Debug for Status {
 }
 
 impl Problem {
-    /// The problem that an error of librdkafka means; `None` if it does not last, or the probe finds it.
+    /// The problem behind an error of librdkafka; `None` if it does not last, or the probe finds it.
     pub(crate) fn of(code: Code, reason: &str) -> Option<Self> {
         let why = reason.to_owned();
         let is = |codes: &[Code]| codes.contains(&code);
@@ -184,7 +184,7 @@ impl Problem {
         }
     }
 
-    /// Whether `other` only says that no broker can be reached, and this problem says so already, or why.
+    /// Whether `other` only says that no broker can be reached, while this problem says so already or explains why.
     fn explains(&self, other: &Self) -> bool {
         let silent = matches!(other, Self::Unreachable { .. });
         silent && self.is_with_brokers()

@@ -1,9 +1,9 @@
-//! The topics that are read, with signal and encoding of their records.
+//! The topics that are read, with the signal and encoding of their records.
 
 use super::super::Signal;
 use super::options::{KafkaEncoding, KafkaOptions};
 
-/// A topic, with signal and encoding of its records.
+/// A topic, with the signal and encoding of its records.
 #[derive(Clone, Debug)]
 pub(super) struct Topic {
     pub(super) name: String,

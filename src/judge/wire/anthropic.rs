@@ -1,7 +1,7 @@
 //! Anthropic's messages.
 //!
-//! `POST {url}/messages`, key in `x-api-key`. The schema goes as that of the one tool that the model must call; the input of the
-//! call is the answer.
+//! `POST {url}/messages`, key in `x-api-key`. The schema is that of the one tool that the model must call; the input of the call is
+//! the answer.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Google's `generateContent`.
 //!
-//! `POST {url}/models/{model}:generateContent`, key in `x-goog-api-key`. The schema goes as `responseJsonSchema`.
+//! `POST {url}/models/{model}:generateContent`, key in `x-goog-api-key`. The schema is sent as `responseJsonSchema`.
 
 use serde_json::{Value, json};
 

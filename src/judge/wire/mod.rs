@@ -1,4 +1,4 @@
-//! The formats of endpoints: from a call to a request, and from a reply to an answer. Each format has a file; no IO here.
+//! The formats of endpoints: from a call to a request, and from a reply to an answer. Each format has a file; no I/O here.
 
 mod anthropic;
 mod gemini;
@@ -13,14 +13,14 @@ use super::prompt::Prompt;
 use super::stage::Stage;
 use crate::secret::Secret;
 
-/// A call as every format takes it.
+/// A call, the same for every format.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// The model.
     pub model: &'a str,
     /// The prompt.
     pub prompt: &'a Prompt,
-    /// The stage, whose schema goes with the request.
+    /// The stage, whose schema is sent with the request.
     pub stage: Stage,
     /// The temperature: how freely the model answers.
     pub temperature: f64,
@@ -38,7 +38,7 @@ pub enum Dialect {
     Full,
     /// Schemas, but no temperature, and the newer name of the token limit: reasoning models refuse a temperature and the older name.
     WithoutTemperature,
-    /// No schemas: only the prompt says what form the answer has.
+    /// No schemas: only the prompt describes the form of the answer.
     WithoutSchema,
     /// Neither schemas nor a temperature.
     Bare,
@@ -76,10 +76,10 @@ pub struct Answer {
 /// Why a complete reply has no answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NoAnswer {
-    /// The model, or a filter before it, would not answer.
+    /// The model, or a filter before it, refused to answer.
     #[error("the judge refused to answer")]
     Refused,
-    /// The answer ran into the limit of tokens.
+    /// The answer reached the limit of tokens.
     #[error("the answer was cut off at `judge.max_output_tokens`")]
     CutOff,
     /// The reply does not have the format.
@@ -147,7 +147,7 @@ fn count(reply: &Value, pointer: &str) -> Option<u64> {
     reply.pointer(pointer)?.as_u64()
 }
 
-/// The text of an answer, or that the reply is not of the format.
+/// The text of an answer, or that the reply is not in the format.
 fn texts(texts: Option<String>) -> (String, Option<NoAnswer>) {
     texts.map_or((String::new(), Some(NoAnswer::NotOfFormat)), |text| (text, None))
 }

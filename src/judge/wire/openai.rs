@@ -1,6 +1,6 @@
 //! Chat completions, as OpenAI defined them and many other servers accept them.
 //!
-//! `POST {url}/chat/completions`, key as bearer, or in `api-key` where the address is Azure's. The schema goes as
+//! `POST {url}/chat/completions`, key as bearer, or in `api-key` if the address is Azure's. The schema is sent as
 //! `response_format`.
 
 use serde_json::{Value, json};

@@ -68,7 +68,7 @@ fn a_plainer_dialect_leaves_out_what_was_not_understood() {
     }
 }
 
-/// Goes over every object of a schema.
+/// Visits every object of a schema.
 fn objects(schema: &Value, see: &mut impl FnMut(&serde_json::Map<String, Value>)) {
     let Some(map) = schema.as_object() else { return };
     if map.get("type").is_some_and(|kind| kind == "object") {
@@ -85,7 +85,7 @@ fn objects(schema: &Value, see: &mut impl FnMut(&serde_json::Map<String, Value>)
 fn schemas_are_what_strict_modes_take() {
     for stage in Stage::ALL {
         let schema = stage.sent_schema();
-        // Ranges and lists of types are not known everywhere.
+        // Some endpoints do not know ranges and lists of types.
         let text = schema.to_string();
         for word in ["minimum", "maximum", "\"null\"", "$ref", "default"] {
             assert!(!text.contains(word), "{}: {word}", stage.name());
@@ -104,7 +104,7 @@ fn schemas_are_what_strict_modes_take() {
             keys.sort_unstable();
             assert_eq!(required, keys, "{}", stage.name());
         });
-        // An object of any keys is not: then strictness is not asked for.
+        // An open object is not: then strictness is not requested.
         assert_eq!(open == 0, stage.is_closed(), "{}", stage.name());
         let prompt = prompt(stage, &[]);
         let call = Call {
@@ -121,7 +121,7 @@ fn schemas_are_what_strict_modes_take() {
     }
 }
 
-/// A reply, and what it says, what it took, and why there is no answer if there is none.
+/// A reply, its text and tokens, and why there is no answer if there is none.
 type Read = (&'static str, (&'static str, Option<u64>, Option<u64>, Option<NoAnswer>));
 
 fn reads(format: Format, replies: &[Read]) {

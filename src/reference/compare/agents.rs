@@ -156,7 +156,7 @@ fn over_task(
     part.numbers("ars of", ours, case.iter().map(|(name, value)| (*name, *value)));
 }
 
-/// The name of a score in views: longer, if it would be taken for another document's score.
+/// The name of a score in views: longer if it could be confused with another document's score.
 fn renamed(name: &'static str) -> &'static str {
     match name {
         "consistency" => "princeton_consistency",

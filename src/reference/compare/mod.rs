@@ -15,10 +15,10 @@ use crate::engine::pipeline::EngineOptions;
 use crate::engine::span::Timestamp;
 use crate::engine::view::Document;
 
-/// The greatest difference that is allowed between the engine's integers and the model's floats.
+/// The greatest permitted difference between the engine's integers and the model's floats.
 const EXACT: f64 = 1e-9;
 
-/// The greatest difference in a profile that rounds to four decimals, and of agents, whose risks are in steps of 1e-4.
+/// The greatest permitted difference in a profile that rounds to four decimals, and for agents, whose risks are in steps of 1e-4.
 const ROUNDED: f64 = 5.1e-5;
 
 /// The result of a comparison.
@@ -30,7 +30,7 @@ pub struct Comparison {
     pub differences: Vec<String>,
 }
 
-/// A part that is compared: its place, its kind, and the greatest difference that is allowed.
+/// A part that is compared: its name, its kind, and the greatest permitted difference.
 struct Compared<'c> {
     at: String,
     kind: &'static str,
@@ -38,8 +38,8 @@ struct Compared<'c> {
     comparison: &'c mut Comparison,
 }
 
-/// Computes everything again from decoded data, and compares it with a document; windows are those at a moment of wall time.
-/// Texts must have been kept, and no bound may have bitten.
+/// Computes everything again from decoded data, and compares it with a document; windows are those at a moment of wall time. Texts
+/// must have been kept, and no bound may have been reached.
 pub fn compare(
     recorded: &Recorded,
     options: &EngineOptions,
@@ -175,7 +175,7 @@ impl Compared<'_> {
     }
 }
 
-/// A whole number as views have it.
+/// A whole number as in views.
 fn count(number: usize) -> u64 {
     number as u64
 }

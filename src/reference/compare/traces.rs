@@ -11,7 +11,7 @@ use crate::reference::sessions::{Entry, Scored, Session, round};
 use crate::reference::signals::{Signal, weights};
 use crate::reference::tools::Call;
 
-/// Compares one session and all that is in it.
+/// Compares one session and its whole content.
 pub(super) fn session(
     view: &SessionView,
     model: &Session,

@@ -10,8 +10,8 @@
 //! C_res    = exp(-mean of CVs)
 //! ```
 //!
-//! CV is the sample standard deviation over the mean. `C_out` is of rewards in `[0,1]`, as the reference's own function takes them;
-//! its evaluations cut each reward to a whole number before, and so do we: a run succeeded or did not.
+//! CV is the sample standard deviation over the mean. `C_out` is computed from rewards in `[0,1]`, as in the reference's own
+//! function; its evaluations truncate each reward to a whole number before, and so does this model: a run succeeded or did not.
 //! Errors with a mean of 0 that differ (some would have to be negative) have an infinite CV, which counts in no mean.
 
 use std::collections::BTreeMap;

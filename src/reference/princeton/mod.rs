@@ -1,7 +1,7 @@
 //! Princeton's agent reliability, as its methodology page and its authors' later code define it.
 //!
-//! Source: Princeton, agent reliability, "Methodology". One file a dimension; this one has the short ones,
-//! and everything over a list of runs.
+//! Source: Princeton, agent reliability, "Methodology". One file per dimension; this one has the short ones, and everything over a
+//! list of runs.
 
 pub mod consistency;
 pub mod predictability;
@@ -91,7 +91,7 @@ pub fn aggregate(scores: &mut Scores, weights: &AggregateWeights) {
     scores.extend(found.into_iter().filter_map(|(name, value)| Some((name, value?))));
 }
 
-/// All scores over the runs of an agent, which have each (task, id) once, in any order.
+/// All scores over the runs of an agent, which contain each (task, id) once, in any order.
 pub fn scores(runs: &[RunRecord], options: &TaskOptions) -> Scores {
     let primary = primary_runs(runs);
     let mut all: BTreeMap<&'static str, Option<f64>> = BTreeMap::new();
@@ -171,7 +171,7 @@ fn by_task<'a>(runs: &[&'a RunRecord]) -> BTreeMap<Arc<str>, Vec<&'a RunRecord>>
     tasks.into_iter().map(|task| (Arc::clone(task), runs_at(task))).collect()
 }
 
-/// The consistency of runs at one task, sorted; trajectories and resources of the last of them.
+/// The consistency of sorted runs at one task; trajectories and resources come from the last of them.
 fn task_scores(runs: &[&RunRecord], options: &TaskOptions) -> Scores {
     let last = &runs[runs.len().saturating_sub(options.last_runs)..];
     let trajectories: Vec<consistency::Trajectory> = last

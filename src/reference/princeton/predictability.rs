@@ -1,4 +1,4 @@
-//! Predictability: how well an agent's confidence tells whether it succeeds.
+//! Predictability: how well an agent's confidence predicts whether it succeeds.
 //!
 //! ```text
 //! P_rc    = clip(1 - (AURC - AURC*) / (error - AURC* + 1e-8))
@@ -7,14 +7,14 @@
 //! P_brier = 1 - mean (c - y)^2
 //! ```
 //!
-//! AURC is the area under the risk at 100 coverages i/99, by trapezoids; at each the `max(1, trunc(coverage * N))` most
-//! confident are covered. The source sorts equal confidences in no order; here each of them has the mean risk of its
-//! group, which is the mean over all orders.
+//! AURC is the area under the risk at 100 coverages i/99, by trapezoids; at each the `max(1, trunc(coverage * N))` most confident
+//! are covered. The source leaves the order of equal confidences open; here each of them has the mean risk of its group, which is
+//! the mean over all orders.
 
 /// A confidence and whether the run succeeded.
 pub type Prediction = (f64, bool);
 
-/// A bin of the calibration that is not empty.
+/// A non-empty bin of the calibration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bin {
     /// The middle of the bin.
@@ -62,7 +62,7 @@ pub fn ece(predictions: &[Prediction]) -> Option<f64> {
     (!predictions.is_empty()).then(|| bins(predictions).into_iter().map(off).sum())
 }
 
-/// The bins that are not empty: `[i * 0.1, (i + 1) * 0.1)` in floats, the last one closed.
+/// The non-empty bins: `[i * 0.1, (i + 1) * 0.1)` in floats, the last one closed.
 pub fn bins(predictions: &[Prediction]) -> Vec<Bin> {
     let bin = |at: u8| {
         let (low, high) = (f64::from(at) * 0.1, f64::from(at + 1) * 0.1);
@@ -112,7 +112,7 @@ fn excess(aurc: f64, wrong: usize, n: usize) -> f64 {
     if possible <= 1e-8 { 1.0 } else { (1.0 - (aurc - best) / (possible + 1e-8)).clamp(0.0, 1.0) }
 }
 
-/// The coverages, as numpy's `linspace(0, 1, 100)` has them.
+/// The coverages, as in numpy's `linspace(0, 1, 100)`.
 fn coverages() -> Vec<f64> {
     (0..100_u8).map(|at| if at == 99 { 1.0 } else { f64::from(at) * (1.0 / 99.0) }).collect()
 }

@@ -1,4 +1,4 @@
-//! Safety: how often rules are broken, and how bad.
+//! Safety: how often rules are broken, and how severely.
 //!
 //! ```text
 //! S_comp = 1 - violated / N

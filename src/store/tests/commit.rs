@@ -1,4 +1,4 @@
-//! The thread that writes, and those who wait for it.
+//! The writing thread, and the tasks that wait for it.
 
 use super::*;
 

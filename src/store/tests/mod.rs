@@ -1,4 +1,4 @@
-//! The store against a disk that forgets: what was acknowledged comes back, and in its order.
+//! The store against a disk that forgets: acknowledged records are recovered, in their order.
 
 mod commit;
 pub(crate) mod simulated;
@@ -12,7 +12,7 @@ use super::record::FILE_HEAD;
 use super::*;
 use crate::engine::span::Timestamp;
 
-/// What the store holds by the model: the payloads by sequence number, from 1.
+/// The content of the store according to the model: the payloads by sequence number, from 1.
 type Payloads = Vec<Vec<u8>>;
 
 fn options() -> StoreOptions {
@@ -61,7 +61,7 @@ fn append(log: &mut Log, payloads: &Payloads) -> Result<u64, Refused> {
     log.commit(&payloads.iter().map(|payload| record(payload)).collect::<Vec<_>>())
 }
 
-/// Writes a snapshot of all that is held, and lets go of the log that it makes superfluous.
+/// Writes a snapshot of everything that is held, and releases the log that it makes superfluous.
 fn snap(disk: &Simulated, budget: &Arc<Budget>, log: &mut Log, held: &Payloads) -> bool {
     let seq = held.len() as u64;
     let mut state = held.join(&b'\n');
@@ -77,8 +77,8 @@ fn snap(disk: &Simulated, budget: &Arc<Budget>, log: &mut Log, held: &Payloads) 
     written.is_ok_and(|seq| log.release(seq).is_ok())
 }
 
-/// One life of the store: appends and snapshots until the disk fails or it has done enough. Returns the group that
-/// was under way at the end.
+/// One life of the store: appends and snapshots until the disk fails or it has done enough. Returns the group that was under way at
+/// the end.
 fn live(disk: &Simulated, dice: &mut Dice, opened: Opened, held: &mut Payloads) -> Payloads {
     let budget = Arc::clone(opened.budget());
     let mut log = opened.into_log();
@@ -144,7 +144,7 @@ fn check(seed: u64) {
     }
 }
 
-/// More by the environment, since it is for machines to say how long they have.
+/// The environment can raise it, for machines that have more time.
 fn number(name: &str, default: u64) -> u64 {
     std::env::vars()
         .find(|(key, _)| key == name)
@@ -298,7 +298,7 @@ fn an_end_that_is_gone_is_missed_and_counted_once() {
         assert!(held.starts_with(&found) && missing > 0);
         assert_eq!(opened.recovery.found.lost_records, missing);
         drop(opened);
-        // It is known what is left, and that is whole.
+        // It is known what is left, and that is complete.
         let (opened, again) = open(&harmed, &options()).unwrap();
         assert_eq!((opened.recovery.found.lost_records, again), (0, found));
     }
@@ -361,7 +361,7 @@ fn a_snapshot_that_is_not_whole_is_left_for_the_one_before_it() {
     assert!(error.contains("acknowledged and cannot be read"), "{error}");
 }
 
-/// The numbers of the snapshots that are there.
+/// The numbers of the existing snapshots.
 fn snapshots(disk: &Simulated) -> Vec<u64> {
     let names = disk.list().unwrap().into_iter().map(|(name, _)| name);
     names.filter_map(|name| name.strip_prefix("snapshot-")?.parse().ok()).collect()
@@ -383,7 +383,7 @@ fn a_snapshot_that_is_not_whole_is_none_of_those_that_are_kept() {
     held.push(b"more".to_vec());
     assert!(snap(&disk, &budget, &mut log, &held));
     drop(log);
-    // The new one turns out bad as well: there is still a second source.
+    // The new one is damaged as well: there is still a second source.
     let newest = held.len() as u64;
     assert_eq!(snapshots(&disk), [whole, newest]);
     disk.damage(&snapshot::name(newest), |bytes| *bytes.last_mut().unwrap() ^= 1);
@@ -396,7 +396,7 @@ fn a_snapshot_is_not_removed_in_favour_of_a_bad_one_with_a_higher_number() {
     let disk = Simulated::default();
     let mut held = Payloads::new();
     assert!(script(&disk, &mut held).is_none());
-    // A log that ends early, as it lost records.
+    // A log that ends early because it lost records.
     disk.rename(&snapshot::name(snapshots(&disk)[1]), &snapshot::name(1_000)).unwrap();
     let (opened, _) = open(&disk, &options()).unwrap();
     let mut writer = SnapshotWriter::begin(
@@ -512,7 +512,7 @@ fn a_start_on_a_disk_that_the_store_has_filled_lets_go_of_what_is_not_needed() {
         }
     }
     drop(log);
-    // The machine had no time to remove what it was writing.
+    // The machine had no time to remove the file that it was writing.
     let mut part = disk.create("snapshot-00000000000000000030.part").unwrap();
     std::io::Write::write_all(&mut part, &[0; 500]).unwrap();
     let used = || disk.list().unwrap().iter().map(|(_, bytes)| bytes).sum::<u64>();
@@ -520,7 +520,8 @@ fn a_start_on_a_disk_that_the_store_has_filled_lets_go_of_what_is_not_needed() {
     let (opened, found) = open(&disk, &options()).unwrap();
     assert_eq!(found, held);
     drop(opened);
-    // And where that is gone, the older snapshot and the log before the newest one go. The empty end of the log is begun anew.
+    // If that is missing, too, the older snapshot and the log before the newest one are removed. The empty end of the log is begun
+    // again.
     disk.limit(Some(usize::try_from(used()).unwrap() - FILE_HEAD + 4));
     let (opened, found) = open(&disk, &options()).unwrap();
     assert_eq!(found, held);
@@ -547,5 +548,5 @@ fn bytes_of_a_frame_in_a_request_are_not_taken_for_one() {
     assert_eq!((found, opened.recovery.found.lost_records), (vec![b"one".to_vec()], 1));
 }
 
-/// Where the head of the second frame is in the test above: behind the file's head and a frame of three bytes.
+/// Where the head of the second frame is in the test above: after the file's head and a frame of three bytes.
 const FRAME_OF_SECOND: usize = 20 + 44 + 3 + 10;

@@ -1,8 +1,8 @@
 //! A disk that forgets, for tests.
 //!
-//! After a crash of the machine a file has what was synced, and of every later write all, nothing, its first bytes or
-//! zeros; names are as of the last sync of names, with any of the later changes. It can be full, it can fail to sync or take its
-//! time over it, and the machine can crash at any call.
+//! After a crash of the machine a file has its synced content, and of every later write all, nothing, its first bytes or zeros;
+//! names are as of the last sync of names, with any of the later changes. The disk can be full, can fail to sync or delay syncs,
+//! and the machine can crash at any call.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -40,7 +40,7 @@ pub(crate) struct Simulated(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    // Told when syncs are not held up any more.
+    // Notified when syncs are no longer delayed.
     let_go: Condvar,
 }
 
@@ -92,7 +92,7 @@ impl Simulated {
         self.state().calls
     }
 
-    /// The disk has room for so many bytes.
+    /// The disk has room for this many bytes.
     pub(crate) fn limit(&self, bytes: Option<usize>) {
         self.state().capacity = bytes;
     }
@@ -102,7 +102,7 @@ impl Simulated {
         self.state().fails_to_sync = true;
     }
 
-    /// So many more files can be created.
+    /// This many more files can be created.
     pub(crate) fn limit_files(&self, more: Option<usize>) {
         self.state().files_left = more;
     }
@@ -113,12 +113,12 @@ impl Simulated {
         self.0.let_go.notify_all();
     }
 
-    /// Syncs that wait.
+    /// The number of waiting syncs.
     pub(crate) fn syncing(&self) -> usize {
         self.state().syncing
     }
 
-    /// The machine starts again after a crash: what was not synced is gone, in part.
+    /// The machine restarts after a crash: unsynced content is lost, in part.
     pub(crate) fn power_loss(&self, dice: &mut Dice) {
         let mut state = self.state();
         let mut names = std::mem::take(&mut state.safe_names);
@@ -146,7 +146,7 @@ impl Simulated {
         inode.safe.clone_from(&inode.now);
     }
 
-    /// A disk of its own that has the same.
+    /// A separate disk with the same content.
     pub(crate) fn copy(&self) -> Self {
         let state = self.state();
         let copy = State {

@@ -1,4 +1,4 @@
-//! Instances that share the work show what one process shows, bit for bit; over librdkafka's broker in the process.
+//! Instances that share the work show the same as a single process, bit for bit; over librdkafka's broker in the process.
 
 #![cfg(feature = "kafka")]
 #![expect(clippy::float_cmp, reason = "counts and flags are whole numbers")]
@@ -210,7 +210,7 @@ async fn without_its_checkpoints_an_instance_reads_back() {
     fleet.instances.push(Daemon::start(&config).await.unwrap());
     fleet.ready().await;
     assert_eq!(fleet.metric(0, "agentgauge_state_complete").await, 1.0);
-    // What is shown of agents may be what was told before; sessions follow from what was read back.
+    // The agents shown may come from earlier messages; sessions follow from the recovered state.
     let sessions = input.sessions();
     fleet.shows_sessions(0, |shown| *shown == sessions).await;
     fleet.shows(&expected).await;
@@ -351,7 +351,7 @@ async fn sessions_are_with_the_instance_that_has_them() {
     let count = all.len() + others.len();
     all.extend(others);
     assert_eq!((count, &all), (expected.len(), &expected));
-    // Who is left has them all, and says so; an instance without the role has none, and says that.
+    // The remaining instance has them all, and says so; an instance without the role has none, and says that.
     fleet.leave(1).await;
     fleet.ready().await;
     assert_eq!(fleet.sessions(0).await, (expected, false));
@@ -360,7 +360,7 @@ async fn sessions_are_with_the_instance_that_has_them() {
     fleet.stop().await;
 }
 
-/// The owner of a trace tells it under a session of its own, because nobody named one for long enough, and is gone before it
+/// The owner of a trace sends it under its own session, because nothing named a session for long enough, and is gone before it
 /// reads the span that does.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_timer_told_is_taken_back_by_the_next_owner() {

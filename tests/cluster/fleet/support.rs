@@ -1,4 +1,4 @@
-//! A broker in the process, instances that share it, and what they have to show.
+//! A broker in the process, instances that share it, and the results that they must show.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -359,7 +359,7 @@ impl Fleet {
         self.tell(instance, "/api/v1/deployments", body).await
     }
 
-    /// Waits until the agent that fails is shown with so many deployments.
+    /// Waits until the failing agent is shown with this many deployments.
     pub(crate) async fn deployed(&self, wanted: usize) {
         let shown = || {
             let mut shown = self.instances.iter().flat_map(|instance| instance.board().sorted());
@@ -420,8 +420,8 @@ impl Fleet {
     }
 }
 
-/// What is promised bit for bit: not what looks at each trace once, at the moment at which it is done, and so at those of
-/// its neighbours that had come by then.
+/// The values that are promised bit for bit: not those that look at each trace once, when it is done, and so at the neighbours that
+/// had arrived until then.
 fn lasting(mut update: AgentFacts) -> AgentFacts {
     update
         .counters
@@ -431,7 +431,7 @@ fn lasting(mut update: AgentFacts) -> AgentFacts {
     for spreads in [&mut update.spreads, &mut update.trace_spreads] {
         *spreads = vec![Arc::new(Spread::of_all(spreads))];
     }
-    // Drops follow from the order in which traces come in, and from when.
+    // Drops follow from the order and the times in which traces arrive.
     (update.view.last_trace_unix_nano, update.view.usual_gap_seconds) = (None, None);
     for drop in &mut update.view.drops {
         (drop.severity, drop.evidence, drop.drop) = ("", 0.0, None);
@@ -466,14 +466,14 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// So many traces of twelve sessions or more, and five agents.
+    /// This many traces of twelve sessions or more, and five agents.
     pub(crate) fn new(traces: usize) -> Self {
         // All of them have ended when the first is sent.
         let base = Clock::system().now().before(Duration::from_secs(1)).0;
         Self { base, first: 0, requests: 2 * traces }
     }
 
-    /// So many traces, one of them with a loop that is told to the shard that has its session before anybody names that.
+    /// This many traces, one of them with a loop that is sent to the shard of its session before anything names that session.
     pub(crate) fn with_a_neighbour(traces: usize) -> Self {
         // The trace with this number and its session are of one shard of 256.
         const NEIGHBOUR: usize = 2852;
@@ -529,7 +529,7 @@ async fn exchange(address: &str, request: &[u8]) -> String {
     let Ok(mut stream) = TcpStream::connect(address).await else { return String::new() };
     let mut answer = Vec::new();
     if stream.write_all(request).await.is_ok() {
-        // What is cut off is no answer.
+        // An answer that is cut off does not count.
         let _ = stream.read_to_end(&mut answer).await;
     }
     String::from_utf8_lossy(&answer).into_owned()
@@ -580,7 +580,7 @@ pub(crate) fn failing(number: usize, base: u64) -> Vec<u8> {
     exported(vec![span])
 }
 
-/// What one process says of the verdicts of so many traces that fail.
+/// The verdicts of a single process for this many failing traces.
 pub(crate) fn failing_alone(traces: usize, base: u64) -> DropView {
     let config = engine();
     let decoder = Decoder::new(config.ingest.clone(), config.convention.clone());
@@ -612,9 +612,9 @@ fn run(trace: usize) -> String {
     format!("run-{trace}")
 }
 
-/// A part of a trace, numbered by its trace; five traces make a session. The first part has the tool calls, some of them
-/// in a loop, the second the root, that alone knows the session. Both know the agent: loops that are told before anybody
-/// does go to the one that the shard heard of last, and there are 256 shards here and one in a replay.
+/// A part of a trace, numbered by its trace; five traces make a session. The first part has the tool calls, some of them in a loop,
+/// the second the root, which alone knows the session. Both know the agent: loops that are sent before anything names it go to the
+/// agent that the shard received last, and there are 256 shards here and one in a replay.
 fn request(number: usize, base: u64) -> Vec<u8> {
     let (trace, root) = (number / 2, number % 2 == 1);
     let session = session(trace);

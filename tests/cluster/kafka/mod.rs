@@ -246,7 +246,7 @@ async fn a_new_group_can_begin_at_the_end() {
     let running = Running::start(&options, &recorder);
     eventually("it is in its group", || running.status.ready().is_ok()).await;
     let name = |number: u64| format!("after-{number}");
-    // What is sent before its place in the topic is known is not read, so sending goes on.
+    // Records that are sent before the position in the topic is known are not read, so sending continues.
     let told = tokio::time::timeout(DEADLINE, async {
         for number in 0.. {
             if !recorder.seen().spans.is_empty() {
@@ -316,7 +316,7 @@ async fn it_goes_down_in_time_without_its_broker() {
     assert!(tokio::time::timeout(STOP, daemon.stop()).await.is_ok());
 }
 
-/// Offsets are committed, so nobody reads again what was applied: it is in the log before.
+/// Offsets are committed, so applied records are not read again: they are in the log before.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_read_is_in_the_log() {
     let cluster = cluster(&TOPICS, 1);
@@ -414,7 +414,7 @@ async fn a_group_that_began_at_the_end_reads_what_comes_while_nobody_reads() {
     let options = KafkaOptions { start: Start::Latest, ..options(&cluster) };
     let first = Running::start(&options, &Recorder::new(Mood::Accept));
     eventually("it is in its group", || first.status.ready().is_ok()).await;
-    // Nothing has come, and where it began is known all the same.
+    // No record has arrived, and the beginning is known all the same.
     let known = || [0, 1].iter().all(|of| committed(&cluster, *of) != Offset::Invalid);
     eventually("the group has its offsets", known).await;
     first.stop().await;

@@ -31,7 +31,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) type Cluster = MockCluster<'static, DefaultProducerContext>;
 
-/// A broker with these topics, of so many partitions each.
+/// A broker with these topics, each with this many partitions.
 pub(crate) fn cluster(topics: &[&str], partitions: i32) -> Cluster {
     let cluster = MockCluster::new(1).unwrap();
     for topic in topics {
@@ -84,7 +84,7 @@ pub(crate) async fn daemon(kafka: KafkaOptions, change: impl FnOnce(&mut Config)
     Daemon::start(&config).await.unwrap()
 }
 
-/// What a daemon answers, head and body.
+/// The answer of a daemon, head and body.
 pub(crate) async fn get(daemon: &Daemon, path: &str) -> String {
     let mut stream = TcpStream::connect(daemon.bound().http).await.unwrap();
     let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
@@ -121,7 +121,7 @@ pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
     assert!(polled.await.is_ok(), "{what}");
 }
 
-/// What a sink does with batches.
+/// The behaviour of a sink.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mood {
     Accept,
@@ -267,7 +267,7 @@ fn attribute(key: &str, value: &str) -> KeyValue {
     KeyValue { key: key.to_owned(), value, ..KeyValue::default() }
 }
 
-/// A trace in a session of its own, with enough text to be worth compressing.
+/// A trace in its own session, with enough text to be worth compressing.
 pub(crate) fn trace(number: u64, session: &str) -> ExportTraceServiceRequest {
     let now = Clock::system().now().0;
     let span = Span {

@@ -31,7 +31,7 @@ fn listeners(running: &Running) -> [(SocketAddr, Request<Full<Bytes>>); 4] {
         (bound.http, get("/api/v1/agents", "Bearer none")),
         (bound.http, get("/metrics", "Bearer none")),
         (bound.otlp_http.unwrap(), sent()),
-        // Nothing but gRPC is here, and it is told so; but not to everybody.
+        // This port answers only gRPC, and says so; but not to everybody.
         (bound.otlp_grpc.unwrap(), get("/", "Bearer none")),
     ]
 }
@@ -186,7 +186,7 @@ async fn pages_of_other_sites_change_nothing() {
         count += 1;
     }
     assert_eq!(refused(&running, "other_site").await, count);
-    // They may ask, as links do, but their browsers are told to let them read nothing.
+    // They may send requests, as links do, but their browsers are told to let them read nothing.
     let asked = with(get("/api/v1/agents", "Bearer none"), "origin", "http://evil.test");
     let answer = plain(running.http(), asked).await;
     assert_eq!(answer.status, StatusCode::OK);

@@ -1,4 +1,4 @@
-//! Who comes in, over real sockets: TLS, certificates of clients, tokens, tenants.
+//! Access over real sockets: TLS, certificates of clients, tokens, tenants.
 
 mod hosts;
 mod quotas;

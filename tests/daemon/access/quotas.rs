@@ -1,4 +1,4 @@
-//! What one tenant sends takes nothing from another one's share of what is bounded.
+//! Data of one tenant takes nothing from another one's share of the bounds.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -40,7 +40,8 @@ async fn agents(running: &Running, token: &str) -> Vec<Value> {
     agents["agents"].as_array().unwrap().iter().map(|row| row["service_name"].clone()).collect()
 }
 
-/// Of so many traces of one span each all are counted, of whatever agent and session: as done, or as gone with their session before that.
+/// All of this many traces with one span each are counted, of every agent and session: as done, or as evicted with their session
+/// before that.
 async fn adds_up(running: &Running, sent: u64) {
     let page = async || text(&running.get("/metrics", SCRAPER).await);
     let held = async || {

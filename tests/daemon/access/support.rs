@@ -1,4 +1,4 @@
-//! A daemon with tokens, what is sent to it and asked of it, and its answers.
+//! A daemon with tokens, requests to it, and its answers.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -162,7 +162,7 @@ where
     sender
 }
 
-/// Spans over gRPC, of which there are none.
+/// Spans over gRPC, an empty list.
 pub(crate) fn no_spans(scheme: &str) -> Request<Full<Bytes>> {
     Request::post(format!(
         "{scheme}://localhost/opentelemetry.proto.collector.trace.v1.TraceService/Export"

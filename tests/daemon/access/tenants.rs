@@ -1,4 +1,4 @@
-//! A tenant is told of its own alone: over HTTP, as changes come, and over gRPC.
+//! A tenant sees only its own data: over HTTP, in the stream of changes, and over gRPC.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ async fn a_tenant_is_who_sends_and_sees_only_its_own() {
             traces.into_iter().map(|trace| json!(trace).to_string()).collect(),
             "{session}"
         );
-        // What is asked for does not matter to who asks.
+        // The requested tenant makes no difference to these identities.
         let asked = running.json("/api/v1/sessions/same?tenant=bank", token).await;
         assert_eq!(asked, session);
         let sessions = running.json("/api/v1/sessions", token).await;
@@ -78,7 +78,7 @@ async fn an_operator_names_the_tenant_whose_agents_a_deployment_is_of() {
         assert_eq!(plain(running.http(), request).await.status, StatusCode::OK);
     };
     deploy("/api/v1/deployments?tenant=bank", OPERATOR, "by the operator").await;
-    // A tenant tells of its own, whatever it names.
+    // A tenant's data is its own, whatever it names.
     deploy("/api/v1/deployments?tenant=bank", SHOP, "by the shop").await;
     for (token, name) in [(BANK, "by the operator"), (SHOP, "by the shop")] {
         eventually("the deployment is shown", async || {
@@ -113,7 +113,7 @@ async fn who_does_not_see_all_tenants_names_none() {
             assert_eq!(answer.status, StatusCode::FORBIDDEN, "{path}: {said}");
             assert!(said.contains("`?tenant=`"), "{said}");
         }
-        // A tenant is taken at its own word, and whoever has none may speak of those without one.
+        // A tenant's own name is accepted, and a sender without a tenant may name the data of no tenant.
         for request in [ask(&named, SHOP), ask(path, BANK), anonymous(ask(path, ""))] {
             let answer = plain(running.http(), request).await;
             assert_eq!(answer.status, StatusCode::OK, "{path}: {:?}", answer.body);
@@ -122,7 +122,7 @@ async fn who_does_not_see_all_tenants_names_none() {
     running.daemon.stop().await;
 }
 
-/// Waits until both agents are on the board by name: before their traces are done, nobody has named them.
+/// Waits until both agents are on the board by name: before their traces are done, nothing has named them.
 async fn both_are_named(running: &Running) {
     eventually("both agents are on the board by name", async || {
         let board = running.daemon.board().sorted();
@@ -202,7 +202,7 @@ async fn who_has_no_tenant_sees_all_and_can_ask_for_one() {
     }
     let path = format!("/api/v1/traces/{second}");
     assert_eq!(running.get(&format!("{path}?tenant=bank"), OPERATOR).await.status, StatusCode::OK);
-    // Who knows a trace by its id alone finds it, and whose it is.
+    // A query with only the id of a trace finds the trace, and its tenant.
     assert_eq!(running.json(&path, OPERATOR).await["tenant"], "bank");
     assert_eq!(
         running.get(&format!("{path}?tenant="), OPERATOR).await.status,
@@ -211,7 +211,7 @@ async fn who_has_no_tenant_sees_all_and_can_ask_for_one() {
     running.daemon.stop().await;
 }
 
-/// The data of the first events of the stream of changes, until this agent's tenant has been told of.
+/// The data of the first events of the stream of changes, until this agent's tenant is mentioned.
 async fn events(running: &Running, token: &str, query: &str, until: &str) -> String {
     let mut stream = TcpStream::connect(running.http()).await.unwrap();
     let head = format!(

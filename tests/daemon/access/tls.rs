@@ -1,4 +1,4 @@
-//! TLS on every listener; certificates that are asked of clients, replaced, or not to be used.
+//! TLS on every listener; client certificates that are requested, replaced, or unusable.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ async fn connect(
     connector.connect(ServerName::try_from("localhost").unwrap(), stream).await
 }
 
-/// What a client gets, or the error that it sees: with TLS 1.3 it learns of a refused certificate when it first reads.
+/// The answer to a client, or its error: with TLS 1.3 it learns of a refused certificate when it first reads.
 async fn secure(
     address: SocketAddr,
     connector: &TlsConnector,
@@ -184,7 +184,7 @@ async fn a_client_needs_a_certificate_that_is_good() {
     let session = anonymous(get("/api/v1/sessions/s", ""));
     let answer = secure(running.http(), &good, session.clone()).await.unwrap();
     assert_eq!(answer.status, StatusCode::OK);
-    // Signed, but nobody that is named.
+    // Signed, but not a configured name.
     let other = client(&authority, Some(&clients.client("spiffe://t/other")), "http/1.1");
     let answer = secure(running.http(), &other, session).await.unwrap();
     assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
@@ -208,7 +208,7 @@ async fn a_certificate_that_is_only_asked_for_is_needed_for_all_but_health() {
         let answer = secure(running.http(), connector, anonymous(get(path, ""))).await.unwrap();
         assert_eq!(answer.status, expected, "{path}");
     }
-    // The other listeners speak plain text, where nobody can show one.
+    // The other listeners use plain text, where no certificate can be shown.
     assert_eq!(plain(running.otlp(), anonymous(export("s"))).await.status, StatusCode::OK);
     running.daemon.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Tokens: what is answered without a good one, and what each may.
+//! Tokens: answers without a valid one, and the permissions of each.
 
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -84,7 +84,7 @@ async fn senders_are_refused_in_their_own_words() {
     assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
     let body: Value = serde_json::from_slice(&answer.body).unwrap();
     assert_eq!(body["code"], 16);
-    // The page, which tells how to send, knows that it takes a token.
+    // The page, which explains how to send data, knows that a token is needed.
     assert_eq!(running.json("/api/v1/about", SHOP).await["needs_token"], true);
 
     let request = Request::post("/v1/traces")

@@ -14,16 +14,16 @@ use tokio::time::{sleep, timeout};
 use super::honest::{EXPORT, Honest, LONG, Protocol, framed};
 use crate::support::daemon::Daemon;
 
-/// What is announced of a body; one byte of it comes.
+/// The announced length of a body; one byte of it is sent.
 const ANNOUNCED: u32 = 16 << 20;
 
-/// Requests of a connection whose answers are not taken: what they bring is work, too.
+/// Requests of a connection whose answers are not read: their handling is work, too.
 const STREAMS: u64 = 8;
 
-/// The pause of whoever is slow.
+/// The pause of a slow client.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Clients that go on until this is dropped.
+/// Clients that continue until this is dropped.
 #[derive(Default)]
 pub(crate) struct Attack {
     clients: JoinSet<()>,
@@ -79,7 +79,7 @@ impl Attack {
         attack.has_made(connections).await
     }
 
-    /// Connections on which nothing comes; whoever is dropped is not seen again.
+    /// Connections without data; a dropped client does not return.
     pub(crate) async fn idle(address: &str, connections: u64) -> Self {
         let mut attack = Self::default();
         for _ in 0..connections {
@@ -97,7 +97,7 @@ impl Attack {
         attack.has_made(connections.min(100)).await
     }
 
-    /// Connections on which the head of a request comes a byte at a time; whoever is dropped comes back.
+    /// Connections on which the head of a request arrives a byte at a time; a dropped client reconnects.
     pub(crate) async fn slow_heads(address: &str, connections: u64) -> Self {
         let mut attack = Self::default();
         for _ in 0..connections {
@@ -219,7 +219,7 @@ async fn slow_streams(address: &str, honest: Honest, made: &AtomicU64) -> Result
     Ok(())
 }
 
-/// Begins a gRPC request whose body does not go on; what is said of it.
+/// Begins a gRPC request with an unfinished body; returns the answer.
 pub(crate) async fn slow_stream(
     client: &mut h2::client::SendRequest<Bytes>,
 ) -> Result<http::Response<h2::RecvStream>, h2::Error> {

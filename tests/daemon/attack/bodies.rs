@@ -1,4 +1,4 @@
-//! Bodies that are announced and do not come.
+//! Bodies that are announced and do not arrive.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -193,7 +193,7 @@ fn an_object_of_many_names_is_read_in_time() {
 fn a_request_of_small_things_in_json_takes_no_more_than_there_is_for_requests() {
     const CAP: u64 = 256 << 20;
     let head = r#"{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"0102030405060708090a0b0c0d0e0f10","spanId":"0102030405060708","name":"x","attributes":["#;
-    // What is small on the wire and was an ordered map each once read; most of them that are let in.
+    // Bodies that are small on the wire and become one ordered map each; most of them are admitted.
     for (item, many) in [(r#"{"key":"a"}"#, 500_000), (r#"{"a":1}"#, 510_000), ("1", 1_550_000)] {
         let daemon = Daemon::start_with(&[("AGENTGAUGE__INGEST__MAX_DECODED_BYTES", "268435456")]);
         let before = daemon.peak_bytes();

@@ -1,4 +1,4 @@
-//! More connections than there may be.
+//! More connections than are permitted.
 
 use bytes::Bytes;
 
@@ -69,7 +69,7 @@ async fn slow_bodies_of_nobody_keep_nobody_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_are_not_taken_hold_up_nobody() {
     let daemon = Daemon::start_with(&[few()]);
-    // A span whose id is no id: its answer has something to say.
+    // A span with an invalid id: its answer has a message.
     let body = Bytes::from_static(&[10, 6, 18, 4, 18, 2, 18, 0]);
     for protocol in BOTH {
         let honest = Honest { protocol, token: None };

@@ -1,4 +1,4 @@
-//! Senders that do as they should, and how many requests of theirs are answered while others do not.
+//! Well-behaved senders, and how many of their requests are answered beside attackers.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// `AGENTGAUGE_ATTACK_KEPT` asks for as many as it says.
 const KEPT: u64 = 60;
 
-/// Rounds of which one has to go well.
+/// Rounds, one of which has to succeed.
 const ROUNDS: u32 = 4;
 
 /// Senders, and requests of each in a round; `AGENTGAUGE_ATTACK_REQUESTS` for another number of these.
@@ -49,7 +49,7 @@ pub(crate) struct Honest {
     pub(crate) token: Option<&'static str>,
 }
 
-/// What became of some requests.
+/// The outcome of some requests.
 #[derive(Clone, Debug, Default)]
 struct Outcome {
     /// Nanoseconds of each that was answered well.
@@ -76,7 +76,7 @@ impl Honest {
         let requests = number("AGENTGAUGE_ATTACK_REQUESTS", REQUESTS);
         let kept = number("AGENTGAUGE_ATTACK_KEPT", KEPT) as f64 / 100.0;
         let mut shares = Vec::new();
-        // What a first round would pay for all.
+        // Costs that a first round would pay for all.
         self.round(daemon, REQUESTS, LONG).await;
         for _ in 0..ROUNDS {
             let (quiet, before) = self.round(daemon, requests, LONG).await;
@@ -109,8 +109,8 @@ impl Honest {
         panic!("{self:?} kept only {shares:.2?} of their rates");
     }
 
-    /// So many requests of each sender on connections of their own, once each has one, or as many as are answered within a time;
-    /// how long it took.
+    /// This many requests of each sender on their own connections, once each has one, or as many as are answered within a time; and
+    /// how long that took.
     async fn round(self, daemon: &Daemon, requests: u64, within: Duration) -> (Duration, Outcome) {
         let clock = Clock::system();
         let connected = Arc::new(Barrier::new(usize::try_from(SENDERS + 1).unwrap()));

@@ -18,7 +18,7 @@ use super::honest::{LONG, framed};
 use crate::support::daemon::Daemon;
 use crate::support::turn;
 
-/// How long Prometheus waits unless told otherwise.
+/// How long Prometheus waits by default.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const SHOP: &str = "a-token-of-the-shop-0001";
@@ -122,16 +122,16 @@ const SESSIONS: &str = "/api/v1/sessions?limit=1000";
 /// A thousand agents, as gRPC asks for them.
 const ALL: [u8; 3] = [0x28, 0xe8, 0x07];
 
-/// Sessions of which two lists do not fit.
+/// So many sessions that two lists of them do not fit.
 const SESSION_COUNT: u32 = 150;
 
 /// Large answers that are asked for at once on a connection that takes nothing of them.
 const UNREAD: u64 = 30;
 
-/// What became of answers that nobody reads.
+/// The outcome of unread answers.
 #[derive(Default)]
 struct Unread {
-    /// Those that have begun and were not ended by the daemon, and the most of them at a time.
+    /// Answers that have begun and were not ended by the daemon, and the most of them at a time.
     open: AtomicUsize,
     most: AtomicUsize,
     ended: AtomicUsize,
@@ -215,7 +215,7 @@ async fn unread_answers_hold_a_bounded_memory_and_give_it_back() {
     let (unread, asking) = ask_and_take_nothing(&daemon, request, &Bytes::new()).await;
     let are_refused = async || unread.refused.load(Ordering::Relaxed) > 0;
     eventually("some are refused", are_refused).await;
-    // Others go on: small answers at once, larger ones as soon as it is known that nobody reads those before them.
+    // Others continue: small answers at once, larger ones as soon as it is known that the previous ones are not read.
     assert_eq!(ask(&daemon, "/readyz").await.0, StatusCode::OK);
     assert!(scrape(&daemon, None).await.contains("agentgauge_build_info{"));
     let is_served = async || {

@@ -1,5 +1,5 @@
-//! Traces and sessions of a shape that no agent has, at their bounds: each costs little more than any other of its size, so that its
-//! shard goes on with those of others.
+//! Traces and sessions of a shape that no agent has, at their bounds: each costs little more than any other of its size, so that
+//! its shard keeps up with those of others.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -20,7 +20,7 @@ fn attribute(key: &str, value: any_value::Value) -> KeyValue {
     KeyValue { key: key.to_owned(), value, ..KeyValue::default() }
 }
 
-/// A model call below another span, if there is one, that ends so late and tells its tokens or not.
+/// A model call below another span, if there is one, that ends at this time and reports its tokens or not.
 fn chat(id: u64, parent: Option<u64>, end: u64, tokens: Option<i64>) -> Span {
     let start = Clock::system().now().0 / 1_000_000_000 * 1_000_000_000;
     let operation = any_value::Value::StringValue("chat".to_owned());
@@ -119,6 +119,6 @@ fn a_request_of_thousands_of_traces_does_not_keep_others_waiting() {
         }
         sender.join().unwrap()
     });
-    // If a shard goes through all of its traces before anybody else has a turn, nearly all of the time.
+    // If a shard handles all of its traces before another task has a turn, nearly all of the time.
     assert!(longest < took / 2, "{longest} ns of {took} ns, the longest of {asked} answers");
 }

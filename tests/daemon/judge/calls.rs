@@ -180,7 +180,7 @@ async fn traces_with_known_answers_tell_how_far_the_judge_has_drifted() {
     judged.counts("drift{metric=\"confidence\"} 0.25");
     judged.counts("drift{metric=\"plan_adherence\"} 0.15");
     judged.counts("canaries_total{result=\"scored\"} 4");
-    // Four calls of each canary, and of the trace, whose scores alone are reported.
+    // Four calls for each canary, and for the trace, whose scores alone are reported.
     assert_eq!((endpoint.asked("m").len(), judged.reports.len()), (12, 2));
 }
 

@@ -1,4 +1,4 @@
-//! Endpoints and texts that mean no good: refused, or harmless; and the key, which shows nowhere.
+//! Hostile endpoints and texts: refused, or harmless; and the key, which appears nowhere.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +15,8 @@ use crate::support::turn::{spans, spans_saying};
 
 const KEY: &str = "sk-this-key-is-shown-to-nobody-else";
 
-/// What may ask somebody: the variables that set its address, its leave for plain http and its key, and what else it needs.
+/// The clients that call endpoints: the variables that set the address, permit plain http and hold the key, and what else is
+/// needed.
 const ASKERS: [[&str; 4]; 3] = [
     [
         "AGENTGAUGE__JUDGE__URL",
@@ -72,7 +73,7 @@ fn http(address: &str, request: &str, body: &str) -> String {
     answer
 }
 
-/// A daemon whose every word is kept.
+/// A daemon whose whole output is kept.
 struct Heard {
     process: std::process::Child,
     bound: Value,
@@ -185,7 +186,7 @@ fn the_key_is_in_no_log_no_page_and_no_configuration_that_is_shown() {
         ("AGENTGAUGE__JUDGE__URL", &*endpoint.url),
         ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
         ("AGENTGAUGE__JUDGE__SAMPLE_RATE", "1.0"),
-        // One of its metrics is told that the key is wrong, with the key in the answer.
+        // The answer for one of its metrics is that the key is wrong, with the key in it.
         ("AGENTGAUGE__JUDGE__MODELS", "{ confidence = \"confidence.echoes_the_key.always.m\" }"),
         ("AGENTGAUGE_JUDGE_API_KEY", KEY),
         ("AGENTGAUGE__EMBED__URL", &*endpoint.url),

@@ -1,4 +1,4 @@
-//! What the judge has answered outlives the process: no answer is paid for twice, and what was open is asked again.
+//! The judge's answers outlive the process: no answer is paid for twice, and open questions are asked again.
 #![cfg(unix)]
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ const MODEL: &str = "plan.timeout.once.m";
 /// Dollars of one call to the scripted endpoint: 100 tokens at 5 and 10 at 25 a million.
 const CALL_USD: f64 = 0.000_75;
 
-/// Calls that all metrics of a trace take, where there are no rules to be kept.
+/// The calls for all metrics of a trace without rules.
 const CALLS: usize = 13;
 
 fn start(directory: &Path, endpoint: &Endpoint, others: &[(&str, &str)]) -> Daemon {
@@ -108,7 +108,7 @@ fn what_was_judged_stays_judged_after_a_crash() {
     daemon.crashes();
     let daemon = start(folder.path(), &endpoint, &[]);
     assert_eq!(judged(&daemon, "s-judged"), before);
-    // What is asked after this comes after anything that would have been asked again.
+    // Later calls come after anything that would have been asked again.
     send(
         &daemon,
         &spans().replace("0af7651916cd43dd", "1bf7651916cd43dd").replace("s-judged", "s-2"),
@@ -142,7 +142,7 @@ fn texts_that_were_embedded_are_not_embedded_again() {
     daemon.crashes();
     let daemon = start();
     until(|| coherence(&daemon, "s-judged") == before);
-    // What is asked after this comes after anything that would have been asked again.
+    // Later calls come after anything that would have been asked again.
     let other = spans_saying("the weather", "a refund");
     send(
         &daemon,

@@ -1,4 +1,4 @@
-//! Who is asked, how many at once, for how long; and what a judge that is away leaves behind.
+//! Which model is called, how many calls at once, for how long; and the effects of an unavailable judge.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -120,19 +120,19 @@ fn a_trace_that_is_flagged_is_judged_whatever_the_rate() {
     daemon.ends_well();
 }
 
-/// An address that nobody listens at.
+/// An address on which nothing listens.
 fn dead() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}/v1", listener.local_addr().unwrap())
 }
 
-/// What is shown of agents, traces and sessions, but for when.
+/// The values shown for agents, traces and sessions, except for times.
 fn shown(daemon: &Daemon) -> BTreeSet<String> {
     let page = daemon.get("/metrics");
     let of =
         ["agentgauge_agent_", "agentgauge_trace_", "agentgauge_session_", "agentgauge_traces_"];
     let is_shown = |line: &&str| of.iter().any(|start| line.starts_with(start));
-    // When somebody was last heard differs between two daemons.
+    // The time of the last arrival differs between two daemons.
     let is_time = |line: &str| line.starts_with("agentgauge_agent_last_trace_timestamp_seconds");
     page.lines().filter(|line| is_shown(line) && !is_time(line)).map(str::to_owned).collect()
 }
@@ -148,7 +148,7 @@ fn turns(daemon: &Daemon) {
     }
 }
 
-/// A daemon whose judge is asked about everything, and given up after the first failure.
+/// A daemon whose judge gets every trace, and is given up after the first failure.
 fn judging((url, model): (&str, &str), usd_per_hour: &str) -> Daemon {
     let metrics = Metric::ALL.map(|metric| format!("{:?}", metric.name())).join(", ");
     Daemon::judging(
@@ -192,7 +192,7 @@ fn a_judge_that_is_away_leaves_what_depends_on_it_absent() {
     turns(&without);
     let (dead, endpoint) = (dead(), Endpoint::start());
     endpoint.model_answers("mumbling", Value::String("I would rather not say.".to_owned()));
-    // One that nobody answers for, one that costs more than there is, and one of whose answers nothing can be made.
+    // A judge that does not answer, one that costs more than there is, and one with useless answers.
     for (url, model, usd_per_hour, why) in [
         (&dead, "m", "1000.0", "endpoint_down"),
         (&endpoint.url, "m", "0.000001", "over_budget"),

@@ -1,5 +1,5 @@
-//! Rules for answers and the reference's vectors, by way of the scripted endpoint: what AgentCI and PandaProbe say of an
-//! answer is what comes out behind the wire, in each format; an answer that is none is nobody's verdict.
+//! Rules for answers and the reference's vectors, through the scripted endpoint: AgentCI's and PandaProbe's results for an answer
+//! are the results behind the wire, in each format; an invalid answer is no verdict.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -48,7 +48,7 @@ fn single(judged: &Judged) -> Option<&JudgeVerdict> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rule_is_judged_or_not_at_all() {
     let endpoint = Endpoint::start();
-    // What goes wrong, what that counts as, how often it is asked where it goes wrong always, and whether asking again helps.
+    // The fault, how it counts, how often it is asked if the fault persists, and whether asking again helps.
     for (failure, counts_as, calls, helps) in [
         ("wrong_form", "not_json", 3, true),
         ("out_of_range", "out_of_range", 3, true),
@@ -86,8 +86,8 @@ queries:
       hallucination_check: {rule: true to facts}
 ";
 
-/// Holds an answer against these checks until that comes to a status, with so many rules judged or given up; the rules that were
-/// asked about.
+/// Checks an answer against these rules until that reaches a status, with this many rules judged or given up; returns the rules
+/// that were asked about.
 fn checked(
     (answer, model): (&str, &str),
     (endpoint, url): (&Endpoint, &str),
@@ -148,7 +148,7 @@ fn checks_are_asked_in_their_order_and_none_passes_unasked() {
         ((good, "pleased"), url, ("pass", 4), &["polite", "safe", "short", "true to facts"][..]),
         // All rules of one check, and no further ones.
         ((good, "hard"), url, ("fail", 2), &["polite", "short"]),
-        // What can be told without a judge is told first.
+        // What needs no judge is decided first.
         ((bad, "not-asked"), url, ("fail", 0), &[]),
         ((good, "mumbling"), url, ("warn", 2), &["polite", "short"]),
         ((good, "m"), &dead, ("warn", 2), &[]),
@@ -188,7 +188,7 @@ async fn verdicts_are_what_the_reference_reads_in_the_same_answers() {
             endpoint.model_answers(&name, json!(raw));
             let judged = ruled(&endpoint, format, std::slice::from_ref(&name)).await;
             let known = judge::read(raw).filter(|verdict| judge::is_in_range(verdict.score));
-            // What has no verdict in it is the worst to the reference, and nobody's word here.
+            // An answer without a verdict is the worst for the reference, and no verdict here.
             assert_eq!(single(&judged).is_some(), known.is_some(), "{name}");
             if let Some(verdict) = single(&judged) {
                 read += 1;

@@ -1,5 +1,4 @@
-//! What endpoints do that is not in the book: what they refuse, how they count, when they want one to come back, and how
-//! they end, or do not.
+//! Undocumented behaviour of endpoints: what they refuse, how they count, when they ask for a retry, and how they end, or do not.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Simulated agents: traces that come and fail by chance, through the daemon's stages.
+//! Simulated agents: random traces and failures, through the daemon's stages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use agentgauge::engine::span::{
 use agentgauge::export::prometheus::{Detail, Format, render};
 use serde::Serialize;
 
-/// From so many seconds on so large a share of traces fails.
+/// From this second on this share of traces fails.
 pub(super) type Level = (u64, f64);
 
 /// An agent version at work. Times are seconds from the begin of the simulation.
@@ -69,7 +69,7 @@ impl Work {
         Self { pipeline: Pipeline::new(&options, 2), agents: agents.collect(), traces: 0 }
     }
 
-    /// The page after so many seconds.
+    /// The page after this many seconds.
     pub(super) fn page(&mut self, seconds: u64) -> String {
         let until = seconds * SECOND;
         while let Some(next) = self.next(until) {
@@ -80,7 +80,7 @@ impl Work {
         render(&board, Format::Text, Detail::Core)
     }
 
-    /// What the stages hold after so many seconds, in bytes as they are written down.
+    /// The serialised size of the stages' state after this many seconds, in bytes.
     pub(super) fn held_bytes(&mut self, seconds: u64) -> usize {
         self.page(seconds);
         let (_, assemble, sessions, agents) = self.pipeline.lasting();
@@ -89,7 +89,7 @@ impl Work {
         assemble + sessions + written(&agents.save())
     }
 
-    /// Whose turn it is, if it is anybody's by then.
+    /// The agent whose turn it is, if there is one until then.
     fn next(&self, until: u64) -> Option<usize> {
         let ends = |worker: &Worker| worker.until.map_or(u64::MAX, |until| until * SECOND);
         let due = self.agents.iter().enumerate();
@@ -186,7 +186,7 @@ impl Random {
         ((bits ^ (bits >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Whole nanoseconds, fewer than so many.
+    /// Whole nanoseconds, fewer than this.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some minutes")]
     pub(super) fn below(&mut self, nanos: u64) -> u64 {
         (nanos as f64 * self.next()) as u64

@@ -1,6 +1,6 @@
-//! The series that promtool tests the rules of drops on: what a daemon exports of simulated agents, scrape by scrape.
+//! The series with which promtool tests the rules of drops: what a daemon exports for simulated agents, scrape by scrape.
 //!
-//! Agents work through the daemon's own stages, which are told the time, and the exporter writes a page at each scrape.
+//! Agents work through the daemon's own stages, which are given the time, and the exporter writes a page at each scrape.
 //! `cases.yml` has what is expected of the rules, `deploy/prometheus/drops.test.yml` has both.
 
 mod agents;

@@ -1,5 +1,5 @@
-//! Runs of minutes whose spans are sent as they end, some late, twice and shuffled: each counts as if it had come whole, and as if the
-//! engine had never been saved and restored in between.
+//! Runs of minutes whose spans are sent as they end, some late, twice and shuffled: each counts as if it had arrived at once, and
+//! as if the engine had never been saved and restored in between.
 
 #[path = "../../engine/recorded.rs"]
 mod recorded;
@@ -36,7 +36,7 @@ const SHARDS: u32 = 2;
 const LAST: u64 = CHANGE + 3 * HOUR;
 const OVER: u64 = LAST + HOUR;
 
-/// Series that tell the order or the time of what came, or count a trace as it is when it is first done: for them, late is too late.
+/// Series that show the order or the time of arrivals, or count a trace as it is when it is first done: for them, late is too late.
 const AS_IT_CAME: &[(&str, &str)] = &[
     ("agentgauge_agent_drop", ""),
     ("agentgauge_agent_last_trace_timestamp_seconds", ""),

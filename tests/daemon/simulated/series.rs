@@ -12,7 +12,7 @@ pub(super) struct Scrapes {
 }
 
 impl Scrapes {
-    /// Of a daemon whose first scrape is after so many seconds of the simulation.
+    /// The series of a daemon whose first scrape is after this many seconds of the simulation.
     pub(super) fn new(first_seconds: u64) -> Self {
         let begin = super::agents::BEGIN + first_seconds;
         Self { begin: begin as f64, count: 0, series: BTreeMap::new() }
@@ -23,7 +23,7 @@ impl Scrapes {
         self.count += 1;
         for line in page.lines().filter(|line| !line.starts_with('#')) {
             let (name, _) = line.split_once('{').unwrap();
-            // Of the verdicts, those on whole traces.
+            // Only the verdicts on whole traces.
             let other = name == VERDICTS && !line.contains("signal=\"trace_risk\"");
             if other || !rules.contains(name) {
                 continue;
@@ -60,7 +60,7 @@ impl Scrapes {
 
 const VERDICTS: &str = "agentgauge_trace_evaluations_total";
 
-/// Samples in promtool's notation: `2x3` is 2 four times, `_x3` nothing three times. What is gone from a page is stale.
+/// Samples in promtool's notation: `2x3` is 2 four times, `_x3` nothing three times. A series that leaves the page is stale.
 fn notation(samples: &[Option<f64>], count: usize) -> String {
     let mut words = Vec::new();
     let mut all: Vec<String> = Vec::with_capacity(count);

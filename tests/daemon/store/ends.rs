@@ -1,4 +1,4 @@
-//! Killed under load, and ended in order: nothing acknowledged is lost, and what is shown is what a replay shows.
+//! Killed under load, and stopped in order: nothing acknowledged is lost, and the results are those of a replay.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -150,9 +150,9 @@ fn agent(daemon: &Daemon, name: &str) -> Value {
 fn runs_that_were_only_reported_and_rising_evidence_outlive_kills() {
     let (store, recordings) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let environment = [
-        // Of several shards it is chance which tells first of two traces that are done at once.
+        // With several shards, chance decides which of two traces done at once is reported first.
         ("AGENTGAUGE__ENGINE__SHARDS", "1"),
-        // Some of what comes back is in a snapshot, some in the log.
+        // Some of the recovered data is in a snapshot, some in the log.
         ("AGENTGAUGE__STORE__SNAPSHOT_BYTES", "4096"),
     ];
     let mut daemon = Daemon::start(store.path(), &environment);
@@ -171,7 +171,7 @@ fn runs_that_were_only_reported_and_rising_evidence_outlive_kills() {
             assert_eq!(scores["accuracy"].as_u64(), Some(number as u64 + 1), "{scores}");
         }
     }
-    // Another one, that never died and was told the same.
+    // Another one, which never died and received the same.
     let other = tempfile::tempdir().unwrap();
     let undisturbed = Daemon::start(other.path(), &environment);
     for number in 0..total {

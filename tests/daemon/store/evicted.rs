@@ -1,4 +1,4 @@
-//! Sessions for which there is no room: on disk until they are spoken of again.
+//! Sessions without room: on disk until something arrives for them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,8 @@ fn speak_again(daemon: &mut Daemon, (store, recordings): (&Path, &Path), count: 
     }
 }
 
-/// Many more sessions than there is room for: the others are on disk, are spoken of again, and kills change nothing of that.
+/// Many more sessions than there is room for: the others are on disk, data arrives for them again, and kills change nothing about
+/// that.
 #[test]
 fn sessions_that_left_for_want_of_room_come_back() {
     let (store, recordings) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -77,7 +78,7 @@ fn sessions_that_left_for_want_of_room_come_back() {
     let list: Value = serde_json::from_str(&daemon.get("/api/v1/sessions")).unwrap();
     assert_eq!(list["partial"], true, "those that are away are in no list");
     daemon.ends_well();
-    // What is away is named in the snapshot: nothing is replayed, and with room for all the same is shown.
+    // Evicted sessions are named in the snapshot: nothing is replayed, and with room for all the results are the same.
     let daemon = Daemon::start(store.path(), &[("AGENTGAUGE__ENGINE__SHARDS", "2")]);
     assert!(daemon.metric("agentgauge_store_recovered{what=\"records\"}") < 1.0);
     expected["sessions"].as_array().unwrap().iter().for_each(|session| equals(&daemon, session));
@@ -140,7 +141,7 @@ fn a_file_of_sessions_that_is_removed_under_the_daemon_is_counted() {
     }
     assert!(missing > 0.5 && missing < gone.len() as f64 + 0.5, "{missing} of {}", gone.len());
     assert!(after < before, "{after} bytes of {before} are gone");
-    // It goes on, with files that are there.
+    // It continues, with the existing files.
     let base = now();
     for number in 0..60 {
         assert_eq!(post(&daemon.otlp_http, &request(20_000 + number, base)).unwrap().0, 200);
@@ -157,7 +158,7 @@ fn files_of_sessions_that_are_not_needed_go() {
     daemon.ends_well();
     let before = evicted_files(store.path());
     assert!(before.len() > 2, "{before:?}");
-    // Sessions close, and are let go of: nothing that is there is needed any more.
+    // Sessions close, and are released: none of the files is needed any more.
     let soon = [("AGENTGAUGE__SESSION__SESSION_IDLE", "500ms")];
     let environment: Vec<_> = LITTLE_ROOM.into_iter().chain(soon).collect();
     let daemon = Daemon::start(store.path(), &environment);

@@ -1,4 +1,4 @@
-//! The real binary with a store: killed under load, ended in order, with damaged, full and foreign directories.
+//! The real binary with a store: killed under load, stopped in order, with damaged, full and foreign directories.
 #![cfg(unix)]
 
 mod ends;

@@ -1,4 +1,4 @@
-//! What a start reads back: whose it was, what other releases wrote, and how much at most.
+//! What a start recovers: its tenants, data of other releases, and how much at most.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,7 @@ fn a_store_of_another_format_is_refused() {
     }
 }
 
-/// Senders with tenants, and one without; whoever asks needs no token, and so sees all.
+/// Senders with tenants, and one without; queries need no token, and so see all.
 const TENANTS: &str = r#"[access]
 open = ["read", "metrics"]
 tokens = [

@@ -1,4 +1,4 @@
-//! The real binary with a store in a directory, what senders send to it, and what it then has to show.
+//! The real binary with a store in a directory, the data of senders, and the results that it must show.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -138,7 +138,7 @@ pub(crate) fn fails(directory: &Path, environment: &[(&str, &str)]) -> String {
     let mut bound = String::new();
     BufReader::new(process.stdout.take().unwrap()).read_line(&mut bound).unwrap();
     if !bound.is_empty() {
-        // It has started, and would go on for ever.
+        // It has started, and would run for ever.
         process.kill().unwrap();
     }
     let Output { status, stderr, .. } = process.wait_with_output().unwrap();
@@ -270,7 +270,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// As many senders at work on so many requests.
+    /// This many senders at work on this many requests.
     pub(crate) fn start(
         daemon: &Daemon,
         recordings: &Path,

@@ -1,4 +1,4 @@
-//! Directories that cannot be used, disks that are full or fail, damage, and a budget that is spent.
+//! Directories that cannot be used, disks that are full or fail, damage, and an exhausted budget.
 
 use std::fs;
 use std::io::Read;
@@ -30,7 +30,7 @@ fn a_daemon_that_recovers_its_store_can_be_stopped() {
     let marks = store.path().join("end.marks");
     assert!(Command::new("mkfifo").arg(&marks).status().unwrap().success());
     let mut process = command(store.path(), &[]).spawn().unwrap();
-    // This waits for the recovery to read it, which then never comes to its end.
+    // This waits until the recovery reads it, which then never ends.
     let marks = fs::File::options().write(true).open(&marks).unwrap();
     let id = process.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
@@ -146,7 +146,7 @@ fn a_directory_that_was_away_for_a_while_is_used_again() {
     let snapshots = |daemon: &Daemon, outcome: &str| {
         sum(&daemon.get("/metrics"), "agentgauge_store_snapshots_total", outcome)
     };
-    // The log goes on in the file that is open, up to the size of a segment.
+    // The log continues in the open file, up to the size of a segment.
     until(|| {
         for _ in 0..20 {
             sends(&daemon);
@@ -289,7 +289,7 @@ fn a_full_disk_is_called_so_everywhere_and_the_daemon_goes_on_by_itself() {
     assert_eq!(traces(&daemon.sessions()), [0].into());
 }
 
-/// Calls that say that all files of the store together have room for so many bytes.
+/// Calls that simulate a disk with this many bytes for all files of the store.
 const SMALL_DISK: &str = r#"
     #define _GNU_SOURCE
     #include <dirent.h>
@@ -332,7 +332,7 @@ fn on_a_full_disk_a_snapshot_makes_room_of_the_log() {
         ("AGENTGAUGE__ASSEMBLE__KEEP_CONTENT", "false"),
     ];
     let daemon = Daemon::start(store.path(), &environment);
-    // With a field that nobody knows: nothing in memory, 30 kB in the log.
+    // With an unknown field: nothing in memory, 30 kB in the log.
     let unknown = [&[0xfa, 0x07, 0xb0, 0xea, 0x01][..], &[b'x'; 30_000]].concat();
     let large = [request(1, now()), unknown].concat();
     let status = || post(&daemon.otlp_http, &large).unwrap().0;
@@ -359,7 +359,7 @@ const BROKEN_SYNC: &str = r#"
     int fdatasync(int fd) { errno = EIO; return broken() ? -1 : syscall(SYS_fdatasync, fd); }
 "#;
 
-/// What a disk says after a sync that failed is not to be believed: it may have dropped what it could not write.
+/// The results of a disk after a failed sync cannot be trusted: it may have dropped what it could not write.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_sync_that_failed_ends_the_process_with_an_error_and_nothing_acknowledged_is_lost() {

@@ -1,4 +1,4 @@
-//! What became of spans that a test sent: each was taken, or its sender was told, or it was counted as dropped.
+//! The outcome of a test's spans: each was accepted, or its sender got an error, or it was counted as dropped.
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use prost::Message;

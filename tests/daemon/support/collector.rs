@@ -1,4 +1,4 @@
-//! A scripted endpoint, a collector's as it is: it takes what it is told, unless the next requests are to be answered otherwise.
+//! A scripted endpoint like a collector's: it accepts everything, unless the next requests are to be answered otherwise.
 
 #![allow(dead_code, reason = "no test needs all of it")]
 
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// A request as it came in, its body without gzip.
+/// A request as it was received, its body without gzip.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceivedExport {
     pub path: String,
@@ -26,7 +26,7 @@ impl Collector {
         Self::answering(|_| Vec::new())
     }
 
-    /// One that has something to say of what it takes.
+    /// An endpoint whose successful answers have a message.
     pub(crate) fn answering(answer: impl Fn(&ReceivedExport) -> Vec<u8> + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -55,7 +55,7 @@ impl Collector {
         self.replies.lock().unwrap().push_back(http(status, headers, body));
     }
 
-    /// It is down for so many requests.
+    /// It is down for this many requests.
     pub(crate) fn is_down_for(&self, requests: usize) {
         (0..requests)
             .for_each(|_| self.replies("503 Service Unavailable", "Retry-After: 0\r\n", &[]));

@@ -1,4 +1,4 @@
-//! The real binary, on ports of its own.
+//! The real binary, on its own ports.
 
 #![allow(dead_code, reason = "no test needs all of it")]
 

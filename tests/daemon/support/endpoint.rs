@@ -1,4 +1,4 @@
-//! A scripted model endpoint: it speaks every format, answers every stage, and fails as the model's name tells it to.
+//! A scripted model endpoint: it supports every format, answers every stage, and fails as the model's name says.
 //!
 //! A model is named `stage.failure.how_often.number`: at that stage it fails so, `once` or `always`.
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 use agentgauge::judge::Stage;
 use serde_json::{Value, json};
 
-/// A request as it came in.
+/// A request as it was received.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceivedRequest {
     pub path: String,
@@ -32,7 +32,7 @@ pub(crate) struct Endpoint {
     open: Arc<Open>,
 }
 
-/// What is answered at each stage, and what some models answer at any. A text is sent as it is.
+/// The answer at each stage, and the answers of some models at any. A text is sent unchanged.
 #[derive(Default)]
 struct Answers {
     of_stages: BTreeMap<Stage, Value>,
@@ -235,7 +235,7 @@ fn reply(request: &ReceivedRequest, answer: Option<Value>, before: usize) -> Vec
         Some("unauthorized") => http("401 Unauthorized", "", "{}"),
         Some("echoes_the_key") => http("401 Unauthorized", "", &request.head),
         Some("redirect") => {
-            // To the port that the model's name ends with, or to one where nobody is.
+            // To the port at the end of the model's name, or to one without a listener.
             let port = request.model.rsplit('.').next().and_then(|port| port.parse::<u16>().ok());
             let to = format!("Location: http://127.0.0.1:{}/v1\r\n", port.unwrap_or(1));
             http("307 Temporary Redirect", &to, "")
@@ -256,7 +256,7 @@ fn reply(request: &ReceivedRequest, answer: Option<Value>, before: usize) -> Vec
         Some(how @ ("uncounted" | "overcounted" | "counted_as_nothing")) => {
             http("200 OK", "", &miscounted(wrapped(request, &text, ""), how))
         }
-        // A body that says of itself to be small when inflated or not.
+        // A body that claims to be small when inflated or not.
         Some("compressed") => http("200 OK", "Content-Encoding: gzip\r\n", "\u{1f}not really"),
         Some("broken_off") => {
             let mut whole = good(&text);
@@ -280,7 +280,7 @@ fn miscounted(mut reply: Value, how: &str) -> String {
     }
 }
 
-/// A text in the form of the format that was spoken.
+/// A text in the reply format of the request.
 fn wrapped(request: &ReceivedRequest, text: &str, how: &str) -> Value {
     let ended = |good: &'static str, cut_off: &'static str, refused: &'static str| match how {
         "cut_off" => cut_off,
@@ -325,7 +325,7 @@ fn http(status: &str, headers: &str, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Vectors of two parts: which of `refund` and `weather` a text speaks of; last first.
+/// Vectors of two parts: which of `refund` and `weather` a text mentions; last first.
 fn embeddings(request: &ReceivedRequest) -> Vec<u8> {
     let texts = request.body["input"].as_array().unwrap().iter().enumerate();
     let vector = |(index, text): (usize, &Value)| {

@@ -1,4 +1,4 @@
-//! A judge and nothing else, before the scripted endpoint.
+//! A judge alone, with the scripted endpoint.
 
 #![allow(dead_code, reason = "no test needs all of it")]
 
@@ -33,7 +33,7 @@ impl Sink for Kept {
     }
 }
 
-/// What came of judging.
+/// The result of judging.
 pub(crate) struct Judged {
     pub reports: Vec<Report>,
     pub judgements: Judgements,

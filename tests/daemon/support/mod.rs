@@ -1,4 +1,4 @@
-//! What several of these tests need: the real daemon, endpoints that it calls, spans to send it.
+//! Common parts of these tests: the real daemon, endpoints that it calls, spans to send to it.
 
 pub(crate) mod account;
 pub(crate) mod collector;

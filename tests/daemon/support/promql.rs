@@ -1,4 +1,4 @@
-//! What a PromQL expression asks for: its selectors and the labels that it groups by. Not a parser: promtool checks syntax.
+//! The series that a PromQL expression uses: its selectors and the labels that it groups by. Not a parser: promtool checks syntax.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -97,7 +97,7 @@ pub(crate) fn series(page: &str) -> Vec<Series> {
         .collect()
 }
 
-/// Whether a series is one that a selector asks for; what a dashboard's variable stands for may be anything.
+/// Whether a selector selects a series; a dashboard's variable may have any value.
 pub(crate) fn is_selected(selector: &Selector, (name, labels): &Series) -> bool {
     *name == selector.name
         && selector.matchers.iter().all(|(label, operator, wanted)| {

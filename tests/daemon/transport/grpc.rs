@@ -39,7 +39,7 @@ impl Ingest {
         TraceServiceClient::new(self.channel().await)
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     async fn raw(&self, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Answer {
         let request = request("POST", path, headers, Full::new(body.into()));
         exchange_http2(self.address, request).await
@@ -240,7 +240,7 @@ async fn an_overload_says_when_to_come_back() {
     assert_eq!(ingest.sink.span_names(), ["a"]);
 }
 
-/// Ingest with room for two requests of ours, for which another waits for so long.
+/// Ingest with room for two requests of this test, for which another waits at most this long.
 async fn narrow(max_wait: Duration) -> Ingest {
     let mut setup = Setup::grpc();
     setup.limits.max_decoded_bytes = 16 << 10;

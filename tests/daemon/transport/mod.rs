@@ -1,4 +1,4 @@
-//! OTLP over real sockets: what senders are told, and what reaches the engine.
+//! OTLP over real sockets: the answers to senders, and the input of the engine.
 
 mod grpc;
 mod http;

@@ -95,7 +95,7 @@ async fn a_long_request_is_not_idle() {
     ingest.sink.becomes(Mood::Hold);
     let sender = tokio::spawn(exchange_http1(ingest.address, export()));
     eventually("the batch came in", || ingest.sink.entered() == 1).await;
-    // One that came later and sends nothing is closed, so the time of every timer has passed.
+    // A later connection without data is closed, so the time of every timer has passed.
     let mut silent = TcpStream::connect(ingest.address).await.unwrap();
     assert!(closed(&mut silent).await);
     ingest.sink.let_go();

@@ -29,7 +29,7 @@ use tokio::task::JoinHandle;
 
 pub(crate) const NOW: u64 = 1_790_000_000_000_000_000;
 
-/// What a sink does with batches.
+/// The behaviour of a sink.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mood {
     Accept,
@@ -49,7 +49,7 @@ pub(crate) struct Recorder {
     gate: Arc<Semaphore>,
 }
 
-/// What a recorder was told to count.
+/// The counts of a recorder.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recorded {
     /// Requests and spans by transport and encoding.
@@ -104,7 +104,7 @@ impl Recorder {
         self.gate.add_permits(1);
     }
 
-    /// Batches that came in, whatever became of them.
+    /// Batches that arrived, whatever their outcome.
     pub(crate) fn entered(&self) -> u64 {
         self.entered.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! What real instrumentation libraries sent comes out of `replay --output json` as it was.
+//! Data of real instrumentation libraries comes out of `replay --output json` unchanged.
 
 mod shaken;
 
@@ -61,7 +61,7 @@ fn compare(folder: &Path) -> Result<usize, String> {
     Ok(turns.len())
 }
 
-/// What is true of a capture.
+/// The true facts of a capture.
 fn expected(folder: &Path) -> Value {
     serde_json::from_slice(&fs::read(folder.join("expected.json")).unwrap()).unwrap()
 }
@@ -101,8 +101,8 @@ fn traces_of<'a>(document: &'a Value, turn: &Value) -> Result<Vec<(&'a Value, &'
     Ok(found)
 }
 
-/// The trace of a turn that log records told, whose id is ours: the first that began while it went on. What the client did in the
-/// background came after it.
+/// The trace of a turn from log records, whose id agentgauge makes: the first that began while the turn ran. The client's
+/// background work came after it.
 fn told_in_time<'a>(document: &'a Value, turn: &Value) -> Vec<(&'a Value, &'a Value)> {
     let ids = turn["trace_ids"].as_array().unwrap();
     let window = turn["window_unix_nano"].as_array().filter(|_| ids.is_empty());
@@ -167,7 +167,7 @@ fn compare_turn(expected: &Value, turn: &Value, traces: &[(&Value, &Value)]) -> 
     compare_scores(turn, traces)
 }
 
-/// Compares who did what with which models, where that is told.
+/// Compares which agents did what with which models, if that is reported.
 fn compare_agents(turn: &Value, traces: &[(&Value, &Value)]) -> Result<(), String> {
     for (_, trace) in traces {
         if turn["agent"].is_string() {

@@ -203,7 +203,7 @@ fn cut_traces(traces: ExportTraceServiceRequest) -> Vec<Request> {
     single
 }
 
-/// Cuts the records of agents that speak in them. Of other records of one time, their place in the request is all that orders them.
+/// Cuts the records of agents that send log records. Other records with one time are ordered only by their place in the request.
 fn cut_logs(logs: ExportLogsServiceRequest) -> Vec<Request> {
     if !logs.resource_logs.iter().flat_map(|logs| &logs.scope_logs).all(speaks) {
         return vec![Request::Logs(logs)];
@@ -222,14 +222,14 @@ fn cut_logs(logs: ExportLogsServiceRequest) -> Vec<Request> {
     single
 }
 
-/// Whether an agent that sends no spans speaks in these records.
+/// Whether these records are from an agent that sends no spans.
 fn speaks(logs: &ScopeLogs) -> bool {
     let name = logs.scope.as_ref().map_or("", |scope| scope.name.as_str());
     let known = ["com.anthropic.claude_code", "codex_otel", "gemini-cli", "qwen-code"];
     known.iter().any(|known| name.starts_with(known))
 }
 
-/// What a library sends when it is told to keep texts and arguments to itself.
+/// What a library sends when it is configured to leave out texts and arguments.
 fn without_content(request: Request) -> Request {
     match request {
         Request::Traces(mut traces) => {
@@ -259,7 +259,7 @@ fn without_content(request: Request) -> Request {
     }
 }
 
-/// What agents leave out of their records when they are told to keep details to themselves.
+/// What agents leave out of their records when they are configured to leave out details.
 const DETAILS: [&str; 7] = [
     "prompt",
     "tool_input",

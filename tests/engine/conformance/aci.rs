@@ -87,7 +87,7 @@ fn cost_layer(case: &Value, tolerance: f64) -> Result<(), String> {
     same_layer(&case["expected"], ("warnings", &result), details, tolerance)
 }
 
-/// `judge_verdicts` has what a judge would say of each rule, `judge_calls` the rules that were really asked.
+/// `judge_verdicts` has the judge's verdict on each rule, `judge_calls` the rules that were really asked.
 fn correctness_layer(case: &Value, tolerance: f64) -> Result<(), String> {
     let input = &case["input"];
     let judgement = |value: &Value| match value.as_array() {

@@ -1,8 +1,7 @@
-//! AgentCI's recordings: what its importer reads out of an export, against what `replay` reads out of it.
+//! AgentCI's recordings: what its importer reads from an export, compared with what `replay` reads from it.
 //!
-//! The recordings stay in the reference's repository. `tests/data/agentci` has one of the same structure for each, with the same
-//! numbers and with texts of our own; `AGENTGAUGE_FIXTURES` names a directory with the originals, of which each has to be
-//! there if it is named.
+//! The recordings stay in the reference's repository. `tests/data/agentci` has one with the same structure for each, with the same
+//! numbers and other texts; `AGENTGAUGE_FIXTURES` names a directory with the originals, all of which must exist if it is set.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::same;
 
-/// The recordings that a case can be held against; none if it names one that nobody has.
+/// The recordings for a case; none if it names a missing one.
 pub(super) fn of(case: &Value) -> Vec<PathBuf> {
     let named = case["input"]["fixture"].as_str().unwrap();
     let name = Path::new(named).file_name().unwrap();

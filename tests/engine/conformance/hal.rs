@@ -26,7 +26,7 @@ const RESOURCES: [(&str, &str); 6] = [
     ("call_latencies", "call_latency_cv"),
 ];
 
-/// Parts and aggregates: the vectors' names and ours.
+/// Parts and aggregates: the vectors' names and the engine's.
 const NAMES: [(&str, &str); 12] = [
     ("c_out", "outcome_consistency"),
     ("c_traj_d", "trajectory_distribution_consistency"),
@@ -42,7 +42,7 @@ const NAMES: [(&str, &str); 12] = [
     ("r_overall", "reliability"),
 ];
 
-/// Scores of whole experiments: the vectors' names and ours.
+/// Scores of whole experiments: the vectors' names and the engine's.
 const END_TO_END: [(&str, &str); 10] = [
     ("accuracy", "accuracy"),
     ("consistency_outcome", "outcome_consistency"),
@@ -344,7 +344,7 @@ fn aggregate(case: &Value, tolerance: f64) -> Result<(), String> {
     same_named(&case["expected"], &values, tolerance)
 }
 
-/// Compares what the vector expects with our scores under our names.
+/// Compares what the vector expects with the engine's scores under the engine's names.
 fn same_named(expected: &Value, ours: &princeton::Scores, tolerance: f64) -> Result<(), String> {
     let names: BTreeMap<&str, &str> = NAMES.into();
     expected.as_object().unwrap().iter().try_for_each(|(name, wanted)| {
@@ -437,8 +437,8 @@ fn published_outcomes(
     Ok(())
 }
 
-/// The engine's scores of these runs: those without a name of their own get one, and a task if they have none; they come
-/// last first, some twice, and others come and go in between.
+/// The engine's scores of these runs: runs without a name get one, and a task if they have none; they arrive last first, some
+/// twice, and others come and go in between.
 fn engine(runs: Vec<RunRecord>, formula: Formula) -> princeton::Scores {
     let options =
         TaskOptions { last_runs: AgentTasks::MAX_LAST_RUNS, formula, ..TaskOptions::default() };

@@ -56,7 +56,7 @@ fn conformance_to_every_vector() {
     assert!(passed.len() >= 8, "families are missing: {passed:?}");
 }
 
-/// What a check says of a case; it panics where it does not find what it looks for.
+/// The result of a check of a case; it panics if it does not find what it looks for.
 fn checked(check: Check, case: &Value, tolerance: f64) -> Result<(), String> {
     panic::catch_unwind(AssertUnwindSafe(|| check(case, tolerance)))
         .unwrap_or_else(|_| Err("a shape that is not known; the panic above says where".to_owned()))

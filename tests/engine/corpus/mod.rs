@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use checks::{asked, stored};
 
-/// Of all that is tried, at most so many bytes.
+/// The most bytes of an input.
 const MAX_BYTES: usize = 1 << 16;
 
 /// Random numbers: SplitMix64.

@@ -1,4 +1,4 @@
-//! What this code writes, or is sent, as a beginning for changes.
+//! Output of this code, or its input, as seeds for changes.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-"""What is deployed, looked at: configurations are the daemon's, files are there, the sample agent loops."""
+"""Checks the deployment files: configurations are the daemon's, files exist, the sample agent loops."""
 
 import json
 import os
@@ -19,7 +19,7 @@ DEPLOY = pathlib.Path("deploy")
 
 
 def checked(text, name, changes=()):
-    """Whether the daemon takes this configuration."""
+    """Whether the daemon accepts this configuration."""
     for old, new in changes:
         assert old in text, (name, old)
         text = text.replace(old, new)
@@ -32,7 +32,7 @@ def checked(text, name, changes=()):
 def packaged():
     text = (DEPLOY / "agentgauge.toml").read_text()
     checked(text, "packaged")
-    # What is shown commented out works too, once its files are there.
+    # Commented-out examples work too, once their files exist.
     shown = text[text.index("# [listen]") :]
     shown = "\n".join(line.removeprefix("#") for line in shown.splitlines())
     shown = shown.replace("/etc/agentgauge", str(WORK))
@@ -133,7 +133,7 @@ def links(http):
     for rendered, base in ((plain, "http://127.0.0.1:9464"), (chart, "https://gauge.example.org")):
         found = {}
         for alert in (rule for group in rendered["groups"] for rule in group["rules"] if "alert" in rule):
-            # An alert whose series says how severe it is has none of its own.
+            # An alert whose severity comes from its series has none of its own.
             severity = alert.get("labels", {}).get("severity")
             for key, link in alert["annotations"].items():
                 if not key.endswith("_url"):
@@ -162,7 +162,7 @@ def links(http):
     print(f"{len(opened)} links of alerts lead to what they are about, in plain and in Helm's rendering")
 
 
-# What is installed by tarball and package: its path under /usr, but for etc and lib, and its mode.
+# The files that tarball and package install: the path under /usr, except for etc and lib, and the mode.
 INSTALLED = {
     "bin/agentgauge": "755",
     "etc/agentgauge/agentgauge.toml": "644",
@@ -185,7 +185,7 @@ INSTALLED = {
 
 
 def unpacked(name, installed, binary):
-    """Whether all that is installed is in this tree, with its mode, and runs there."""
+    """Whether all installed files are in this tree, with their modes, and run there."""
     tree = WORK / name
     contents = dict(line.split(" ", 1)[::-1] for line in (WORK / f"{name}.contents").read_text().splitlines())
     for path, mode in installed.items():

@@ -40,7 +40,7 @@ def fetch(address, path, body=None):
 def main():
     user, group = (int(number) for number in CONFIG["User"].split(":"))
     assert user != 0, "it runs as root"
-    # What a root that is read-only takes away is nothing.
+    # A read-only root takes nothing away.
     as_user = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups"]
     found = subprocess.run(
         [*as_user, "find", ".", "-writable", "!", "-type", "l"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -30,7 +30,7 @@ INSTANCES = ["agentgauge-1", "agentgauge-2", "agentgauge-3"]
 
 
 def read(path):
-    """The file as compose reads it; it has to hang together."""
+    """The file as compose reads it; its parts must fit together."""
     text = path.read_text()
     file = yaml.safe_load(text)
     services, volumes = file["services"], set()
@@ -45,7 +45,7 @@ def read(path):
     assert volumes == file["volumes"].keys(), volumes
     published = [port for service in services.values() for port in service.get("ports", [])]
     assert len(published) == len(set(published)), published
-    # The image of ours is built as the first lines say.
+    # The agentgauge image is built as the first lines say.
     [(script, build)] = re.findall(r"^#\s+(\S+) && (docker build .*)$", text, re.MULTILINE)
     assert {"-t", "agentgauge"} <= set(build.split()), build
     assert (ROOT / script).is_file() and (ROOT / build.split("-f ")[1].split()[0]).is_file(), (script, build)
@@ -104,7 +104,7 @@ def collector(binary, configs, broker, work, otlp):
     path = work / "compose-collector.yaml"
     path.write_text(text)
     validate(binary, path)
-    # Its own metrics have a port that is taken where several of them run.
+    # Its own metrics have a port that is taken if several of them run.
     own = ["--set=service.telemetry.metrics.level=none"]
     return running([binary, f"--config={path}", *own], stderr=open(work / "compose-collector.log", "w"))
 
@@ -119,7 +119,7 @@ def main():
     otelcol = work / "collector" / "collector"
     services, configs = read(DEPLOY / "compose.kafka.yaml")
     for path in sorted(DEPLOY.glob("collector/*.yaml")):
-        # Where the queue is kept has to be there.
+        # The directory of the queue must exist.
         shown = work / f"shown-{path.name}"
         shown.write_text(path.read_text().replace("/var/lib/otelcol", str(work)))
         validate(otelcol, shown)

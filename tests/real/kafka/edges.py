@@ -1,4 +1,4 @@
-"""What a fleet meets seldom: checkpoints in S3, records that the brokers have let go of, topics that grow.
+"""Rare events of a cluster: checkpoints in S3, deleted records, topics that grow.
 
 Usage: edges.py BINARY WORKDIR, with the broker's jars under WORKDIR. Further arguments name the parts to run.
 """
@@ -18,7 +18,7 @@ from pipeline import Daemon, run, trace
 from end_to_end import get, running, until
 from ports import free_port
 
-# What the fake S3 asks for and does not check.
+# The fake S3 asks for these and does not check them.
 CREDENTIALS = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request"}
 AWS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
 
@@ -44,7 +44,7 @@ def put(url, **headers):
 
 @contextlib.contextmanager
 def s3(work):
-    """An S3 over HTTP, in another process; gives its address."""
+    """An S3 over HTTP, in another process; returns its address."""
     port = free_port()
     server = [str(pathlib.Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)]
     with open(work / "s3.log", "w") as log, running(server, stdout=log, stderr=log):
@@ -60,7 +60,7 @@ def checkpoints_in_s3(binary, work, broker):
         options |= {"AGENTGAUGE__FLEET__PREFIX": "in-s3", "AGENTGAUGE__FLEET__CHECKPOINTS": "s3://bucket/deep/er"}
         fleet = Fleet(binary, work, broker)
         first = fleet.join(**options)
-        # Without the bucket it is not ready, and says which option to look at; it goes on once there is one.
+        # Without the bucket it is not ready, and says which option to check; it continues once there is one.
         until("the option to be named", lambda: "fleet.checkpoints" in why_not_ready(first))
         assert put(f"{url}/bucket") == 200
         fleet.join(**options)
@@ -79,7 +79,7 @@ def checkpoints_in_s3(binary, work, broker):
         fleet.ends()
         listed = get(f"{url}/bucket?list-type=2&max-keys=1000")[0]
         assert listed.count(".state</Key>") >= 3 * PARTITIONS, listed
-        # Owners are made with this condition; a store that does not know it would have two.
+        # Ownership is created with this condition; a store that ignored it would have two owners.
         key = f"{url}/bucket/owner"
         assert [put(key, **{"If-None-Match": "*"}) for _ in range(2)] == [200, 412]
     return 2
@@ -112,16 +112,16 @@ def keys(broker, topic):
 
 
 def delete(broker, offsets):
-    """Lets go of all records before these."""
+    """Deletes all records before these."""
     for future in broker.admin.delete_records(offsets).values():
         future.result(30)
 
 
 def retention(binary, work, broker):
-    """Spans that nobody had read are gone: counted, and nothing else is missing."""
+    """Unread spans are gone: counted, and nothing else is missing."""
     make(broker, "gone")
     fleet = Fleet(binary, work, broker)
-    # What is left of a trace is done soon, too.
+    # The rest of a trace is done soon, too.
     soon = {"AGENTGAUGE__ASSEMBLE__ROOTLESS_IDLE": "5s"}
     options = soon | {"AGENTGAUGE__FLEET__PREFIX": "gone"}
     worker = fleet.join(**options)
@@ -179,7 +179,7 @@ def retention(binary, work, broker):
 
 
 def growth(binary, work, broker):
-    """All topics get more partitions: those between the stages that run keep to theirs, the source reads the new ones as well."""
+    """All topics get more partitions: those between the running stages keep to theirs, the source reads the new ones as well."""
     make(broker, "grown")
     broker.create("grown.otlp")
     fleet = Fleet(binary, work, broker)
@@ -199,7 +199,7 @@ def growth(binary, work, broker):
     sent = [request(number, fleet.base) for number in range(200, 400)]
     broker.produce("grown.otlp", sent)
     fleet.sent += sent
-    # One that starts when there are more cannot know where others look for a trace: it takes nothing, and says so.
+    # An instance that starts when there are more cannot know where others look for a trace: it accepts nothing, and says so.
     late = fleet.join(**options)
     until("the option to be named", lambda: "`fleet.partitions`" in why_not_ready(late))
     fleet.drop(late, signal.SIGTERM)

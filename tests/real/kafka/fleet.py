@@ -1,4 +1,4 @@
-"""Instances that share the work over Apache Kafka: whatever happens to them, they show what one process shows.
+"""Instances that share the work over Apache Kafka: whatever happens to them, they show the same as a single process.
 
 Usage: fleet.py BINARY WORKDIR, with the broker's jars and certificate under WORKDIR. Larger by the environment:
 AGENTGAUGE_REBALANCES (10), AGENTGAUGE_OUTAGE_SECONDS (15), AGENTGAUGE_REQUESTS (1500). Further arguments name the parts to run.
@@ -50,7 +50,7 @@ LASTING = re.compile(
 
 
 class Instance:
-    """An instance with every role, or, without a fleet, a process by itself."""
+    """An instance with every role, or, without a cluster, a single process."""
 
     def __init__(self, binary, work, broker=None, **options):
         environment = {
@@ -98,7 +98,7 @@ class Instance:
             connection = http.client.HTTPConnection(self.otlp, timeout=12)
             connection.request("POST", "/v1/traces", body, {"Content-Type": "application/json"})
             status = connection.getresponse().status
-            # One that was stopped for long has waited too long for the body.
+            # An instance that was paused for long has waited too long for the body.
             assert status in (200, 503, 504), status
             return status == 200
         except (OSError, http.client.HTTPException):
@@ -142,7 +142,7 @@ def request(number, base):
     """A part of a trace; the first has the tool calls, of some agents in a loop, the second the root."""
     trace, root = FIRST + number // 2, number % 2 == 1
     who = trace // 5 % AGENTS
-    # A session that fails again and again is not the agent, so the one that always fails has a session for each trace.
+    # A session that fails repeatedly is not the agent, so the one that always fails has a session for each trace.
     agent, session = f"agent-{who}", f"session-{trace // 5}" + f"-{trace}" * (who == HOPELESS)
     start = base + (trace - FIRST) * 1_000_000
     loops = who not in HEALTHY and (trace % 4 == 0 or who == HOPELESS)
@@ -218,7 +218,7 @@ class Prometheus:
         self.running.__exit__(*error)
 
     def watches(self, instances):
-        """From now on it scrapes these. One that is replaced whole is never read half."""
+        """From now on it scrapes these. A file that is replaced atomically is never read half."""
         targets = [instance.http.removeprefix("http://") for instance in list(instances)]
         fresh = self.targets.with_suffix(".new")
         fresh.write_text(json.dumps([{"targets": targets}]))
@@ -236,7 +236,7 @@ class Prometheus:
         until("the healthy agents to be judged", lambda: over.is_set() or len(self.ask(enough)) >= len(HEALTHY), 300)
 
     def was_silent(self):
-        """Of the healthy agents the rules of drops and budgets said nothing, pending or firing, at any evaluation since the start."""
+        """For the healthy agents no rule of drops and budgets was pending or firing, at any evaluation since the start."""
         said = self.ask(f"count_over_time(ALERTS{{{self.RELIABILITY},{self.healthy()}}}[1d])")
         assert not said, f"the rules spoke: {said}"
         [judged] = self.ask(f'max_over_time(count(service_agent:agentgauge_trace_evaluations:increase1h)[1h:1s])')
@@ -292,7 +292,7 @@ class Fleet:
         until("the instances to own everything once", self.is_steady, 120)
 
     def load(self, per_second):
-        """Sends parts in their order, each until somebody acknowledges it."""
+        """Sends parts in their order, each until it is acknowledged."""
         for number in itertools.count():
             if self.over.is_set():
                 return
@@ -303,7 +303,7 @@ class Fleet:
             time.sleep(1 / per_second)
 
     def scrape(self):
-        """Once a second, as Prometheus does: who shows which agent, and for how many scrapes two did."""
+        """Once a second, as Prometheus does: which instance shows which agent, and for how many scrapes two did."""
         while not self.over.is_set():
             shown = {}
             for instance in self.running():
@@ -319,7 +319,7 @@ class Fleet:
             time.sleep(1)
 
     def during(self, work, per_second=60):
-        """Does something under load and under watch; returns what one process shows of what was sent."""
+        """Does something under load and under watch; returns the values of a single process for the same input."""
         failed = []
 
         def watched(part, *arguments):
@@ -338,7 +338,7 @@ class Fleet:
             work()
         except BaseException as error:
             failed.append(error)
-        # A trace is whole before the load ends.
+        # A trace is complete before the load ends.
         self.over.set()
         [thread.join() for thread in threads]
         if failed:
@@ -350,7 +350,7 @@ class Fleet:
             self.sent.append(body)
 
     def expected(self, **options):
-        """What a process by itself shows after the same."""
+        """The values of a single process after the same."""
         alone = Instance(self.binary, self.work, **options)
         sent = self.sent + self.others
         for body in sent:
@@ -440,7 +440,7 @@ def make(broker, prefix):
 
 
 def rebalances(binary, work, broker):
-    """Instances join, leave, are killed, and are stopped for so long that others take their place, then go on."""
+    """Instances join, leave, are killed, and are paused until others take their place, then continue."""
     with Prometheus(work) as prometheus:
         fleet = Fleet(binary, work, broker, prometheus.watches)
         for _ in range(3):
@@ -518,7 +518,7 @@ def outage(binary, work, broker):
     fleet.steady()
 
     def apart(root):
-        """Of twenty traces the parts before, or after, the outage."""
+        """The parts of twenty traces before, or after, the outage."""
         for number in range(4000 + root, 4040 + root, 2):
             body = request(number, fleet.base)
             until("a part", lambda: random.choice(fleet.running()).post(body))
@@ -541,7 +541,7 @@ def outage(binary, work, broker):
 
 
 def producers(binary, work, broker):
-    """Whoever writes the topic, keyed by whatever: the gateways bring it in order."""
+    """Any writer of the topic, with any keys: the gateways put the records in order."""
     for kind in ["unkeyed", "murmur2", "fnv1a", "consistent"]:
         prefix = f"from-{kind}"
         make(broker, prefix)

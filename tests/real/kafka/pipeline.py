@@ -1,4 +1,4 @@
-"""SDK, Collector, Kafka, daemon: what the Kafka source promises, against the real parts.
+"""SDK, Collector, Kafka, daemon: the promises of the Kafka source, against the real parts.
 
 Usage: pipeline.py BINARY WORKDIR, with the broker's jars and certificate and the Collector under WORKDIR.
 """
@@ -101,7 +101,7 @@ class Broker:
             future.result(30)
 
     def ends(self, topic, partition):
-        """Where the partition of a topic ends."""
+        """The end of the partition of a topic."""
         consumer = Consumer({"bootstrap.servers": self.address(), "group.id": "looks", "log_level": 0})
         _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)
         consumer.close()
@@ -237,7 +237,7 @@ def from_sdk_to_score(binary, work, broker):
             encoding = "protobuf" if name == "unkeyed" else "json"
             transport = f'encoding="{encoding}",transport="kafka"'
             daemon.becomes_ready()
-            # Every codec brings them once, or more often where the Collector tried again.
+            # Every codec delivers them once, or more often if the Collector tried again.
             received = lambda name: daemon.metric(name, transport) or 0
             until("all spans", lambda: received("spans_received_total") >= SPANS * len(CODECS))
             until("all logs", lambda: received("log_records_received_total") >= 3 * len(CODECS))
@@ -253,7 +253,7 @@ def from_sdk_to_score(binary, work, broker):
 
 
 def members_share(binary, _, broker):
-    """Two members read everything once; a restart reads on; what is not applied is not lost."""
+    """Two members read everything once; a restart continues; unapplied records are not lost."""
     broker.create("shared", "dead")
     start = lambda: Daemon(
         binary, broker.address(), group="sharing", traces_topics='["shared"]', traces_encoding="otlp_json",

@@ -241,7 +241,7 @@ async function views(browser, http, trace, width, height, scheme, label) {
   check((await page.getByText("Guardrails: no-pii: PASSED.").count()) > 0, `${window.at}: what a guardrail decided is shown`);
   check((await page.locator(".block").count()) === 4, `${window.at}: each turn has its block`);
   await look(window, "session", shot("session"));
-  // Each agent has a session of this id: one chooses.
+  // Each agent has a session with this id: the user chooses one.
   page.expected.push("409");
   const texts = [];
   for (let at = 0; at < Object.keys(HOSTILE).length; at += 1) {
@@ -329,7 +329,7 @@ async function alive(browser) {
   check(Date.now() - asked < 5000, "a reader held the daemon up");
   await page.getByText("The daemon does not answer").waitFor();
   await page.screenshot({ path: `${shots}/wide-light-lost.png` });
-  // Back on the same address: the page goes on by itself.
+  // Back on the same address: the page continues by itself.
   const next = await daemon({ http });
   await page.locator("#live.on").waitFor({ timeout: DEADLINE_MS });
   await page.getByText("No agent has sent a span yet").waitFor();

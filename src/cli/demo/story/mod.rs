@@ -17,10 +17,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::coding;
 use super::turn::{Agent, Step, Turn};
 
-/// One telling of the story.
+/// One run of the story.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Story {
-    /// The seed of its ids, so that those of two tellings differ.
+    /// The seed of its ids, so that those of two runs differ.
     pub(super) seed: u64,
     /// The time of its first second, Unix nanoseconds.
     pub(super) begin: u64,
@@ -38,7 +38,7 @@ const REFUNDS: Agent = Agent { service: "shop", name: "refunds", model: "gpt-4o"
 const INVOICES: Agent = Agent { service: "billing", name: "invoices", model: "gpt-4o-mini" };
 const ANALYST: Agent = Agent { service: "research", name: "analyst", model: "claude-opus-4-1" };
 
-/// A version of an agent, how many of a hundred turns fail, and what then does.
+/// A version of an agent, how many of a hundred turns fail, and what fails then.
 #[derive(Clone, Copy, Debug)]
 struct Behaviour {
     agent: Agent,
@@ -54,10 +54,10 @@ const LASTS: u64 = 300;
 /// The second from which the new version of `refunds` is in use.
 pub(super) const RELEASE: u64 = 100;
 
-/// The second when `analyst` begins to loop, and how many seconds it does.
+/// The second when `analyst` begins to loop, and for how many seconds it does.
 pub(super) const LOOPING: (u64, u64) = (35, 180);
 
-/// The second when `invoices` begins to fail, and how many seconds it does.
+/// The second when `invoices` begins to fail, and for how many seconds it does.
 pub(super) const OUTAGE: (u64, u64) = (10, 60);
 
 /// Turns of each agent before the story begins, and how many seconds they reach back.
@@ -96,7 +96,7 @@ const TALKS: [(&str, &str, &str); 4] = [
 const PER_SESSION: u64 = 3;
 
 impl Story {
-    /// The requests of the time before the story, in which all was well.
+    /// The requests of the time before the story, when everything worked well.
     pub(super) fn past(&self) -> SentTraces {
         let mut sent = SentTraces::default();
         let back = |number: u64| {

@@ -12,7 +12,7 @@ use crate::ingest::{Encoding, Signal};
 
 const BEGIN: u64 = 1_800_000_000 * SECOND;
 
-/// The engine, told the story second by second.
+/// The engine, fed with the story second by second.
 struct Played {
     pipeline: Pipeline,
     decoder: Decoder,
@@ -43,7 +43,7 @@ impl Played {
         self.pipeline.advance(Timestamp(now));
     }
 
-    /// Tells a second, and returns how the share of failing traces of an agent version stands after it.
+    /// Feeds one second, and returns the state of the share of failing traces of an agent version after it.
     fn second(&mut self, second: u64) {
         self.apply(&self.story.second(second), BEGIN + second * SECOND);
     }
@@ -85,7 +85,7 @@ fn the_story_goes_as_it_is_told() {
         assert!(!critical(SUPPORT, "3.2"), "support is well, at {second}");
         assert!(!critical(REFUNDS, "1.4"), "the old version is well, at {second}");
     }
-    // At about minute two, while both go on.
+    // At about minute two, while both continue.
     assert!(pages.is_some_and(|second| (110..=150).contains(&second)), "{pages:?}");
     assert!(critical_at_the_end(&told), "the new version is still out");
     assert!(out.is_some_and(|second| second < OUTAGE.0 + 40), "{out:?}");
