@@ -1,4 +1,4 @@
-//! The numbers of an agent, added up over shards, as stage 3 tells them to the board.
+//! The numbers of an agent, added up over shards: the messages from stage 3 to the board.
 
 use std::borrow::{Borrow, Cow};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use super::view::{
 pub struct AgentFacts {
     /// The agent.
     pub agent: AgentKey,
-    /// Whether it has no numbers any more.
+    /// Whether it has no numbers left.
     pub gone: bool,
     /// Its counters.
     pub counters: Counters,
@@ -35,15 +35,15 @@ pub struct AgentFacts {
     pub earlier: Counters,
     /// Open sessions.
     pub sessions_active: u64,
-    /// How long its traces are silent.
+    /// How long its traces have been silent.
     pub silences: Silences,
-    /// Distributions of what its traces took.
+    /// Distributions of what its traces used.
     pub distributions: SmallMap<Distribution, ScoreHistogram>,
-    /// Sessions in which a loop goes on; one with loops of several kinds is in several.
+    /// Sessions with a loop that is still running, by labels; a session with loops of several kinds counts once for each kind.
     pub sessions_looping: BTreeMap<LoopLabels, u64>,
-    /// Sessions in which a loop goes on that is known by more than names, each once.
+    /// Sessions with a running loop that has more evidence than names, each counted once.
     pub looping: u64,
-    /// Sessions that go on over a limit, or have a trace that does.
+    /// Sessions that keep running over a limit, or that have a trace that does.
     pub sessions_over_limit: BTreeMap<RunLimit, u64>,
     /// Scores of open sessions, by score.
     pub open_sessions: SmallMap<&'static str, ScoreHistogram>,
@@ -53,30 +53,30 @@ pub struct AgentFacts {
     pub trace_signals: SmallMap<Cow<'static, str>, ScoreHistogram>,
     /// Scores over runs, by window (`all`, `5m`, ..., `last_50`).
     pub run_scores: BTreeMap<String, RunScores>,
-    /// Runs held.
+    /// Runs in memory.
     pub runs: u64,
-    /// How much effort its sessions took, by shard.
+    /// The effort of its sessions, by shard.
     pub spreads: Vec<Arc<Spread>>,
-    /// How much effort its traces took, by shard.
+    /// The effort of its traces, by shard.
     pub trace_spreads: Vec<Arc<Spread>>,
     /// The runs at each task that has two or more.
     pub at_tasks: Arc<BTreeMap<Arc<str>, TaskRuns>>,
-    /// Sessions of which the outcome is known.
+    /// Sessions whose outcome is known.
     pub known_runs: Arc<[KnownRun]>,
     /// Its sessions by window (`all`, `5m`, `1h`, ...).
     pub populations: SmallMap<Arc<str>, Population>,
-    /// What the API shows, but for the name, the verdicts and what is learned.
+    /// What the API shows, without the name, the verdicts and what is learned.
     pub view: AgentView,
-    /// What is learned from all of this, once somebody asks for it.
+    /// What is learned from all of this, computed on first use.
     pub learned: OnceLearned,
 }
 
-/// What is learned, made when it is first asked for.
+/// What is learned, computed on first use.
 #[derive(Debug, Default)]
 pub struct OnceLearned(OnceLock<Box<Learned>>);
 
 impl Clone for OnceLearned {
-    /// Empty, as a copy may be changed and has to learn for itself.
+    /// Empty: a copy may be changed, and then has to learn again.
     fn clone(&self) -> Self {
         Self::default()
     }
@@ -90,12 +90,12 @@ impl PartialEq for OnceLearned {
 }
 
 impl AgentFacts {
-    /// The update of an agent of which nothing is held any more, or that has no series of its own.
+    /// The update of an agent without any remaining state, or without series of its own.
     pub fn gone(agent: AgentKey) -> Self {
         Self { agent, gone: true, ..Self::default() }
     }
 
-    /// What is learned of the agent from its sessions and their outcomes.
+    /// What is learned about the agent from its sessions and their outcomes.
     pub fn learned(&self) -> &Learned {
         self.learned.0.get_or_init(|| {
             let rankings = Rankings {
@@ -107,7 +107,7 @@ impl AgentFacts {
         })
     }
 
-    /// What the API shows, whole.
+    /// The complete view for the API.
     pub fn shown(&self) -> AgentView {
         let mut view = AgentView { agent: AgentName::from(&self.agent), ..self.view.clone() };
         self.learned().look_at_agent(&mut view);
@@ -153,8 +153,8 @@ impl AgentFacts {
         }
     }
 
-    /// Adds the scores over runs. `windows` has the begin of each window by name; `judging` says how likely our judge was asked
-    /// about a run.
+    /// Adds the scores over runs. `windows` has the start of each window by name; `judging` gives the probability that the judge is
+    /// asked about a run.
     pub(super) fn add_runs(
         &mut self,
         runs: &mut AgentRuns,
@@ -201,7 +201,7 @@ impl AgentFacts {
         total
     }
 
-    /// Verdicts by signal as they were counted: a trace that comes later may have changed the scores of those after it.
+    /// Verdicts by signal, as they were when they were counted: a later trace may have changed the scores of those after it.
     fn verdicts(&self) -> BTreeMap<String, VerdictsView> {
         let mut verdicts: BTreeMap<String, VerdictsView> = BTreeMap::new();
         for (_, labels, count) in self.both(Counter::TraceEvaluations) {
@@ -260,7 +260,7 @@ impl AgentFacts {
     }
 }
 
-/// Adds to a session and its traces what follows from what is learned of their agents, where these are known.
+/// Adds to a session and its traces what is learned about their agents, where the agents are known.
 pub fn look_at_session<A: Borrow<AgentFacts>>(
     session: &mut SessionView,
     agent: impl Fn(&AgentKey) -> Option<A>,
@@ -279,7 +279,7 @@ pub fn look_at_session<A: Borrow<AgentFacts>>(
     }
 }
 
-/// Adds to an explained trace what follows from what is learned of its agent, if that is known, and explains the prediction.
+/// Adds to an explained trace what is learned about its agent, if that is known, and explains the prediction.
 pub fn look_at_explanation<A: Borrow<AgentFacts>>(
     explained: &mut TraceExplanation,
     agent: impl Fn(&AgentKey) -> Option<A>,

@@ -1,4 +1,4 @@
-//! Counts of what a stage could not use, and of what else happened in it; the shell exports them.
+//! Counts of what a stage could not use, and of other events in it; the shell exports them.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Counters by family and label values, in one form wherever they are raised, summed and exported.
+//! Counters by family and label values, in the same form wherever they are raised, summed and exported.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::math::Quanta;
 /// The list of counters: what each counts, under which labels.
 macro_rules! counters {
     ($($(#[$about:meta])* $counter:ident,)*) => {
-        /// What is counted of an agent: a family of counters.
+        /// What is counted per agent: a family of counters.
         #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Counter {
@@ -21,7 +21,7 @@ macro_rules! counters {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$counter,)*];
 
-            /// How many units of it make one of what its family is exported in.
+            /// How many of its units make one unit of the exported metric.
             pub const fn per_unit(self) -> i64 {
                 if matches!(self, Self::LoopWastedCostUsd | Self::CostUsd | Self::SubAgentCostUsd) { Quanta::ONE } else { 1 }
             }
@@ -34,12 +34,12 @@ counters! {
     Traces,
     /// Traces, when they are first done, by signal and verdict (`pass`, `fail`, `skipped`); `trace_risk` is all signals together.
     TraceEvaluations,
-    /// Traces for each query that they answer, when they are first done, by layer (`correctness`, `path`, `retrieval`, `cost`) and
-    /// result (`skip`, `pass`, `warn`, `fail`).
+    /// Traces that answer a query, when they are first done, by layer (`correctness`, `path`, `retrieval`, `cost`) and result
+    /// (`skip`, `pass`, `warn`, `fail`); a trace counts once for each query.
     Expectations,
     /// Breaches that the trajectory gate finds in a signal of a session, by signal and breach (`stall`, `regression`).
     GateBreaches,
-    /// Loops by kind, each once, when their trace is done; in flight for a turn that log records tell of; `output_repeat` when sealed.
+    /// Loops by kind, each once, when their trace is done; for a turn from log records while it runs; `output_repeat` when sealed.
     Loops,
     /// Loops that reached a severity, by kind, severity and evidence; counted when `Loops` are.
     LoopsDetected,
@@ -47,7 +47,7 @@ counters! {
     LoopWastedTokens,
     /// 1e-12 USD spent in loops whose evidence is more than names, by evidence; counted when `Loops` are.
     LoopWastedCostUsd,
-    /// Limits that traces and sessions went over, each once, by kind (`run_limit`), limit and run (`trace`, `session`).
+    /// Limits that traces and sessions exceeded, each once, by kind (`run_limit`), limit and run (`trace`, `session`).
     RunLimits,
     /// Tokens of traces that are done, by type (`input`, `output`).
     Tokens,
@@ -59,9 +59,9 @@ counters! {
     ToolCalls,
     /// Tool calls of the same tool as the call before, of traces that are done.
     AdjacentToolRepeats,
-    /// Calls of models that no table has a price for, by model, when their trace is first done.
+    /// Calls of models without a price in any table, by model, when their trace is first done.
     UnpricedCalls,
-    /// Changes to files that people decided on, by decision (`accepted`, `rejected`), when their trace is first done.
+    /// Changes to files that people decided about, by decision (`accepted`, `rejected`), when their trace is first done.
     Edits,
     /// Sessions, when they are first closed, by reason (`idle`, `evicted`, `finished`) and verdict.
     SessionsClosed,
@@ -124,7 +124,7 @@ impl Counters {
     /// Raises one counter.
     pub fn raise(&mut self, family: Counter, labels: &[&str], more: u64) {
         let (begin, end) = self.range(family);
-        // Counters are few, and mostly the lengths of labels tell whether they are equal.
+        // Counters are few, and the lengths of labels usually suffice to tell them apart.
         let mut held = self.0.get_mut(begin..end).unwrap_or_default().iter_mut();
         if let Some((.., value)) = held.find(|(_, held, _)| is(held, labels)) {
             *value = value.saturating_add(more);

@@ -1,14 +1,15 @@
-//! Distributions of what traces of an agent take, each trace once, when its verdicts count.
+//! Distributions of what an agent's traces use; each trace counts once, when its verdicts count.
 //!
-//! One distribution, one entry in the list of [`Distribution`]. A trace that does not tell an amount is not in its distribution.
+//! Each distribution is one entry in the list of [`Distribution`]. A trace that does not report an amount is not in its
+//! distribution.
 
 use serde::{Deserialize, Serialize};
 
 use super::facts::ScoreHistogram;
 use super::limits::Usage;
 
-/// The list of distributions: of each its meaning, how many of its units make one that is shown (a second, a dollar), the upper
-/// bounds of its buckets in units (inclusive; one more bucket follows), and how it is read from a trace.
+/// The list of distributions. Each entry has its meaning, how many of its units make one that is shown (a second, a dollar), the
+/// upper bounds of its buckets in units (inclusive; one more bucket follows), and how it is read from a trace.
 macro_rules! distributions {
     ($($(#[$about:meta])* $distribution:ident, $per_unit:expr, $bounds:expr, $of:expr;)*) => {
         /// A distribution of an amount over traces.
@@ -70,7 +71,7 @@ distributions! {
         |taken| taken.tells_cost.then_some(taken.usage.sums.cost_quanta);
 }
 
-/// What a trace took, and what of that is known.
+/// What a trace used, and which of the amounts are known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TraceUsage {
     /// The amounts.
@@ -99,7 +100,7 @@ impl Distributions {
         }
     }
 
-    /// The distributions that have a trace.
+    /// The distributions with at least one trace.
     pub fn message(&self) -> impl Iterator<Item = (Distribution, ScoreHistogram)> {
         let all = Distribution::ALL.iter().zip(&self.0).filter(|(_, held)| held.count > 0);
         all.map(|(distribution, held)| (*distribution, held.clone()))

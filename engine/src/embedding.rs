@@ -1,11 +1,11 @@
-//! What an embedding model makes of the question and the answer of a trace: the engine asks, and never waits for the reply.
+//! Embeddings of the question and the answer of a trace: the engine asks a model, and never waits for the reply.
 //!
 //! ```text
 //! coherence        1 - gap of the two embeddings; see signal::coherence
-//! loop_detection   the cosine of answers, where both traces have embeddings of one model; else of hashed embeddings
+//! loop_detection   cosine of answers, if both traces have embeddings of one model; else cosine of hashed embeddings
 //! ```
 //!
-//! A reply belongs to the texts that it was made of: if a late span has changed them, the model is asked again.
+//! A reply belongs to the texts that were sent: if a late span has changed them, the model is asked again.
 
 use std::sync::Arc;
 
@@ -29,20 +29,20 @@ pub struct EmbedRequest {
     pub trace: TraceKey,
     /// Hash of the texts.
     pub texts: u64,
-    /// The question; `None`: not on the wire.
+    /// The question; `None`: it was not sent.
     pub input: Option<String>,
     /// The answer; no request is made without one.
     pub output: Option<String>,
-    /// Whether one of the texts was cut.
+    /// Whether a text was truncated.
     pub truncated: bool,
 }
 
 /// An embedding model's reply about the texts of a trace.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Embedded {
-    /// Hash of the texts that it was asked about.
+    /// Hash of the texts that were sent.
     pub texts: u64,
-    /// Hash of the model's name; vectors of different models are not compared.
+    /// Hash of the model's name; vectors from different models are not compared.
     pub embedder: u64,
     /// How near the answer is to the question; `None`: one of them is missing.
     pub coherence: Option<Quanta>,
@@ -51,8 +51,8 @@ pub struct Embedded {
 }
 
 impl EmbedRequest {
-    /// The request for a trace with these texts, each cut to `max_bytes`; `None` without an answer, as nothing follows from a
-    /// question alone.
+    /// The request for a trace with these texts, each cut to `max_bytes`; `None` without an answer, as a question alone is of no
+    /// use.
     pub fn new(trace: TraceKey, content: &Content, max_bytes: usize) -> Option<Self> {
         let text = |text: &Option<Arc<str>>| {
             let text = text.as_deref().filter(|text| !text.is_empty())?;
@@ -69,7 +69,7 @@ impl EmbedRequest {
 }
 
 impl Embedded {
-    /// The reply that follows from the embeddings of question and answer, if there are any.
+    /// The reply made of the embeddings of question and answer, if there are any.
     pub fn new(
         request: &EmbedRequest,
         model: &str,
@@ -97,7 +97,7 @@ impl Embedded {
     }
 }
 
-/// The vector scaled to length one, in steps of 1e-6; empty if it has no length.
+/// The vector scaled to unit length, in steps of 1e-6; empty if its length is zero.
 fn steps(vector: &[f32]) -> Embedding {
     let squares: f64 = vector.iter().map(|part| f64::from(*part) * f64::from(*part)).sum();
     let norm = squares.sqrt();

@@ -1,5 +1,5 @@
-//! What people ask about after a number: which sessions are worst, and why a trace has the score that it has.
-//! Objects of the query API. Absent is null; fields may be added, these keep their names and meaning.
+//! Answers to questions about a number: which sessions are worst, and why a trace has its score. Objects of the query API. Absent
+//! is null; fields may be added, but the existing ones keep their names and meaning.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,34 +10,34 @@ use super::view::{
     AgentName, LoopView, PredictionView, SignalView, TokensView, ToolView, TraceView,
 };
 
-/// Which sessions somebody asks for; what is `None` does not matter.
+/// Selects sessions; a field that is `None` does not restrict.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SessionFilter {
-    /// Whose sessions.
+    /// The agent of the sessions.
     pub agent: AgentFilter,
     /// Whether they are open.
     pub open: Option<bool>,
-    /// Whether they have a loop that is known by more than names.
+    /// Whether they have a loop with more evidence than names.
     pub loops: Option<bool>,
-    /// Whether a trace of theirs fails.
+    /// Whether one of their traces fails.
     pub failing: Option<bool>,
-    /// Whether they go on over a limit, or a trace of theirs does.
+    /// Whether they, or one of their traces, run over a limit.
     pub over_limit: Option<bool>,
-    /// Whether nothing has come of an open trace of theirs for `session.stall_after`.
+    /// Whether one of their open traces has been silent for `session.stall_after`.
     pub silent: Option<bool>,
-    /// A part of their id.
+    /// A part of the session id.
     pub id: Option<String>,
     /// A part of the name of a tool that they called.
     pub tool: Option<String>,
-    /// Whose they are.
+    /// The user.
     pub user: Option<String>,
 }
 
-/// Which agents somebody asks for; an empty text asks for agents of which it was not sent.
+/// Selects agents; an empty text selects agents for which the attribute was not sent.
 #[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentFilter {
-    /// `service.name`; empty: where it was not sent.
+    /// `service.name`; empty: not sent.
     pub service_name: Option<String>,
     /// The agent's name.
     pub agent_name: Option<String>,
@@ -45,11 +45,11 @@ pub struct AgentFilter {
     pub agent_version: Option<String>,
     /// The deployment environment.
     pub environment: Option<String>,
-    /// The tenant, for those who see more than one.
+    /// The tenant, for users who can read more than one.
     pub tenant: Option<String>,
 }
 
-/// In which order sessions come; of equal ones the one that started first.
+/// The order of sessions; among equal ones, the one that started first comes first.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sort {
@@ -58,11 +58,11 @@ pub enum Sort {
     Start,
     /// The one that ended last first.
     Recent,
-    /// The least reliable first, of equal ones the one that ended last; those without a score last.
+    /// The least reliable first, then the one that ended last; sessions without a score come last.
     Reliability,
-    /// The one with the most loops first, of equal ones the one that ended last.
+    /// The one with the most loops first, then the one that ended last.
     Loops,
-    /// The costliest first, of equal ones the one that ended last; those of unknown cost last.
+    /// The costliest first, then the one that ended last; sessions of unknown cost come last.
     Cost,
 }
 
@@ -71,7 +71,8 @@ pub enum Sort {
 pub struct SessionRow {
     /// The session id.
     pub session_id: String,
-    /// Tells sessions of one id apart: the namespace of their services, or the name of their outermost agent; empty: nothing does.
+    /// Distinguishes sessions with the same id: the namespace of their services, or the name of their outermost agent; empty: there
+    /// is neither.
     pub scope: String,
     /// The agent of its first trace.
     pub agent: AgentName,
@@ -79,7 +80,7 @@ pub struct SessionRow {
     pub start_unix_nano: String,
     /// End of the trace that ended last.
     pub end_unix_nano: String,
-    /// More may come.
+    /// More traces may follow.
     pub open: bool,
     /// All traces.
     pub total_traces: u64,
@@ -91,7 +92,7 @@ pub struct SessionRow {
     pub reliability: Option<f64>,
     /// `agent_consistency`, in `[0,1]`; null without any confidence.
     pub consistency: Option<f64>,
-    /// Loops, without those that are known by names alone.
+    /// Loops, without those whose evidence is names alone.
     pub loops: u64,
     /// `warning` or `critical`; null without loops.
     #[schemars(with = "Option<String>")]
@@ -104,34 +105,35 @@ pub struct SessionRow {
     pub cost_usd: Option<f64>,
 }
 
-/// Why a trace has the score that it has.
+/// Why a trace has its score.
 #[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct TraceExplanation {
     /// The session that it is part of.
     pub session_id: String,
-    /// Tells sessions of one id apart: the namespace of their services, or the name of their outermost agent; empty: nothing does.
+    /// Distinguishes sessions with the same id: the namespace of their services, or the name of their outermost agent; empty: there
+    /// is neither.
     pub scope: String,
     /// The tenant of that session; empty: none.
     pub tenant: String,
-    /// The whole in one sentence.
+    /// The explanation in one sentence.
     pub reason: String,
     /// The trace.
     pub trace: TraceView,
-    /// Why it is taken for over: root, remote_parent, parents_never_come, nothing_known, age, room, end_of_input; or what it waits
-    /// for: parents_come, local_parent, nothing_known. While spans come, as it was last.
+    /// Why the trace is considered done: root, remote_parent, parents_never_come, nothing_known, age, room, end_of_input; or what
+    /// it waits for: parents_come, local_parent, nothing_known. While spans arrive, the last reason.
     pub decided_on: String,
-    /// Its verdicts are counted: its root is in, or it is final without one.
+    /// Its verdicts are counted: its root has arrived, or it is final without one.
     pub counted: bool,
-    /// Not all of it is known: it was taken for over before its root came, or was full, so that what its agent did later was left out.
+    /// Not all of it is known: it was considered done before its root arrived, or it was full, so that later activity was left out.
     pub partial: bool,
-    /// The scores of its session as they are.
+    /// The current scores of its session.
     pub now: Outlook,
-    /// Where its predicted failure comes from; left out where there is none.
+    /// Where its predicted failure comes from; left out if there is no prediction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prediction: Option<PredictionView>,
     /// Its signals, the greatest risk first.
     pub signals: Vec<SignalExplanation>,
-    /// The worst loops, twenty at most, that have a call in it, or whose text it repeats.
+    /// The worst loops, at most twenty, that have a call in it, or whose text it repeats.
     pub loops: Vec<LoopExplanation>,
 }
 
@@ -145,19 +147,19 @@ pub struct SignalExplanation {
     pub signal: SignalView,
     /// The score from which it passes.
     pub threshold: f64,
-    /// Its weight; null if it has no part in scores.
+    /// Its weight; null if it is not part of the scores.
     pub weight: Option<f64>,
     /// weight * (1 - score); null without a weight.
     pub risk: Option<f64>,
-    /// Its risk is the trace's.
+    /// Its risk is the trace's risk.
     pub decides: bool,
-    /// What it was made of, one sentence each.
+    /// What it was computed from, one sentence each.
     pub evidence: Vec<String>,
-    /// What the scores would be if this trace did not have it.
+    /// What the scores would be without this trace's value of the signal.
     pub without: Outlook,
 }
 
-/// One loop: its calls, and what it does.
+/// One loop: its calls, and its effect.
 #[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct LoopExplanation {
     /// The loop.
@@ -165,7 +167,7 @@ pub struct LoopExplanation {
     pub found: LoopView,
     /// Its first calls, at most 100; empty for a repeated output.
     pub calls: Vec<CallView>,
-    /// What the scores would be without it: the signal that it lowers taken as if it were not there, in all of its traces.
+    /// What the scores would be without it: the signal that it lowers is left out in all of its traces.
     pub without: Outlook,
 }
 
@@ -181,7 +183,7 @@ pub struct CallView {
     pub call: ToolView,
 }
 
-/// Scores as they are, or as they would be.
+/// Scores, actual or hypothetical.
 #[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct Outlook {
     /// The trace's greatest risk; null without any.
@@ -206,7 +208,7 @@ impl AgentFilter {
         }
     }
 
-    /// Whether an agent is one that is asked for; `None`: nothing is known of it.
+    /// Whether the filter selects this agent; `None`: nothing is known about the agent.
     pub fn admits(&self, agent: Option<&AgentKey>) -> bool {
         let fits = |asked: &Option<String>, sent: fn(&AgentKey) -> &str| {
             asked.as_deref().is_none_or(|asked| asked == agent.map_or("", |agent| sent(agent)))

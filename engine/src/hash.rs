@@ -1,6 +1,6 @@
-//! A hash with a fixed seed, the same in every process, for maps that are only looked into by key.
+//! A hash with a fixed seed, the same in every process, for maps that are only looked up by key.
 //!
-//! No output may be in the order of such a map: it is sorted first, or comes from an ordered index beside the map.
+//! No output may depend on the order of such a map: it is sorted first, or comes from an ordered index beside the map.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -20,7 +20,7 @@ impl Hasher for FixedHasher {
     }
 
     fn write_u8(&mut self, byte: u8) {
-        // The end of a text, or one of few values; the length of each text is in its own hash.
+        // The end of a text, or a small value; the length of each text is part of its own hash.
         self.0 = self.0.rotate_left(5) ^ u64::from(byte);
     }
 

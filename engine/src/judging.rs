@@ -1,13 +1,13 @@
-//! Which traces a judge is asked about, and with what: the engine asks, and never waits for the answer.
+//! Which traces a judge is asked about, and with what text: the engine asks, and never waits for the answer.
 //!
 //! ```text
 //! sampled = hash(tenant, session) / 2^64 < rate of the agent,  or the trace is flagged
 //! flagged = it ended in error, has a loop, or fails an expectation hard
 //! ```
 //!
-//! Whole sessions are sampled, so that their scores are of one kind, and by hash, so that every machine decides alike. A
-//! trace is asked about once, when it is first done: a late span does not cost another judgement. Rules in files of
-//! expectations are judged whatever the rate, as somebody wrote them down to be judged.
+//! Whole sessions are sampled, so that their scores are comparable, and by hash, so that every machine decides alike. A trace is
+//! judged once, when it is first done: a late span does not cost another judgement. Rules in files of expectations are always
+//! judged, whatever the rate, as a person wrote them down for that purpose.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,13 +28,13 @@ use super::trace::Transcript;
 pub struct JudgeRules {
     /// Share of sessions that are judged, in `[0,1]`.
     pub sample_rate: f64,
-    /// Shares of single agents' sessions, by the agent's name.
+    /// Shares of sessions for single agents, by the agent's name.
     pub sample_rates: BTreeMap<String, f64>,
     /// Whether flagged traces are judged whatever the rate.
     pub flagged: bool,
-    /// Bytes of texts in one transcript, at most.
+    /// Most bytes of texts in one transcript.
     pub max_transcript_bytes: usize,
-    /// Bytes of long texts, at most, that all traces of a shard hold for a judge; tenants share them.
+    /// Most bytes of long texts that all traces of a shard hold for a judge; tenants share them.
     pub max_open_bytes: usize,
 }
 
@@ -44,7 +44,7 @@ pub enum JudgeAvailability {
     /// It reads all requests.
     #[default]
     Available,
-    /// Its queue is full: it would throw away a request about a trace of these tenants, who have used up their shares.
+    /// Its queue is full: it would drop a request about a trace of these tenants, who have used up their shares.
     Full(Arc<BTreeSet<TenantHash>>),
     /// It makes no calls.
     Away,
@@ -70,9 +70,9 @@ pub struct JudgeRequest {
     pub root: Option<SpanId>,
     /// The agent of the trace.
     pub agent: AgentKey,
-    /// Whether its metrics are to be judged, as it is sampled or flagged.
+    /// Whether its metrics are to be judged, because it is sampled or flagged.
     pub metrics: bool,
-    /// Rules of expectations that it is to be judged by.
+    /// Rules of expectations to judge it by.
     pub rubrics: Vec<RubricRequest>,
     /// Its texts; empty if `unread`.
     pub transcript: Transcript,
@@ -82,19 +82,19 @@ pub struct JudgeRequest {
     pub answered: BTreeMap<String, String>,
 }
 
-/// A judge's reply about a trace: answers one by one, and in the end the judgements that follow from them.
+/// A judge's reply about a trace: first single answers, in the end the judgements that follow from them.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct JudgeReply {
     /// The trace; all zero: none.
     pub trace: TraceKey,
-    /// Answers as JSON, by question; only the judge reads either.
+    /// Answers as JSON, by question; only the judge reads them.
     pub answered: BTreeMap<String, String>,
     /// Judgements, by rule.
     pub judgements: Judgements,
-    /// Whether no more of its metrics will come: those that are missing stay missing.
+    /// Whether no more of its metrics will follow: those that are missing stay missing.
     pub metrics_over: bool,
-    /// Rules of which no judgement will come.
+    /// Rules for which no judgement will follow.
     pub rules_over: Vec<String>,
     /// Cost since the last reply, in US dollars.
     pub cost: Quanta,
@@ -103,7 +103,7 @@ pub struct JudgeReply {
 /// A request to judge an answer or a field of a span by a rule from a file of expectations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RubricRequest {
-    /// The key of its judgement: the rule, and the text that is judged if that is not the answer.
+    /// The key of its judgement: the rule, and the judged text if that is not the answer.
     pub key: String,
     /// The rule.
     pub rule: String,
@@ -126,7 +126,7 @@ pub struct JudgedText {
     pub text: String,
 }
 
-/// The models that are to judge by the rules of a file of expectations.
+/// The models that judge by the rules of a file of expectations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Judges {
     /// Models, each of which is asked; empty: the configured one.
@@ -156,7 +156,7 @@ pub struct Score {
     pub explanation: Option<String>,
     /// Who made it: judge, model and version of the prompts.
     pub evaluator: String,
-    /// The rule that was broken, or that the trace was judged by.
+    /// The rule that was broken, or by which the trace was judged.
     pub rule: Option<String>,
     /// When the score was made.
     pub time: Timestamp,
@@ -177,7 +177,7 @@ impl JudgeRequest {
 
 impl JudgeRules {
     /// Whether a trace with this root is unsampled: it is not judged unless a model call failed, it has a loop, or it fails an
-    /// expectation. The root of most traces is the last span, so their texts are held no longer than it takes to read a request.
+    /// expectation. The root usually arrives last, so the texts of most unsampled traces are held only while a request is read.
     pub fn leaves_unsampled(&self, root: &Span) -> bool {
         let (None, Some(session), false) = (root.parent, &root.session, root.failed) else {
             return false;
@@ -192,7 +192,7 @@ impl JudgeRules {
         !sampled(tenant, &session.id, rate)
     }
 
-    /// The chance that a session of this agent, flagged or not, is judged, in `(0,1]`; `None`: none is.
+    /// The probability that a session of this agent is judged, in `(0,1]`; `None`: none is.
     pub fn probability(&self, agent: &str, is_flagged: bool) -> Option<f64> {
         let rate = self.sample_rates.get(agent).copied().unwrap_or(self.sample_rate);
         let chance = if is_flagged && self.flagged { 1.0 } else { rate.min(1.0) };

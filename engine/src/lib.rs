@@ -1,8 +1,7 @@
 //! The engine: pure state machines that turn spans into scores.
 //!
-//! Nothing in here does IO, reads a clock, takes a lock or logs. Each stage owns its
-//! state by value, is told the time, and returns values:
-//!
+//! Nothing in here does IO, reads a clock, takes a lock or logs. Each stage owns its state by value, receives the time as an
+//! argument, and returns values:
 //! ```text
 //! Span, Log, Report --> assemble --TraceFacts--> sessions --SessionFacts--> agents --AgentFacts-->
 //! ```

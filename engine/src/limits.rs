@@ -1,7 +1,7 @@
-//! Run limits: what a trace, or a session, must not go over, though it repeats nothing.
+//! Run limits: what a trace or a session must not exceed, even if it repeats nothing.
 //!
-//! One limit, one entry in the list of [`RunLimit`]. A run is held against them with all that is told of it, while it is open; it
-//! goes over a limit when it has used as much as the limit says. What has gone over one moves no signal and no score.
+//! Each limit is one entry in the list of [`RunLimit`]. An open run is compared with its limits by all that is known about it; it
+//! is over a limit once it has used as much as the limit says. Exceeding a limit changes no signal and no score.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,7 +44,7 @@ named! {
     pub enum LimitScope {
         /// One trace.
         Trace = "trace",
-        /// All traces of a session that are held.
+        /// All traces of a session that are in memory.
         Session = "session",
     }
 }
@@ -56,7 +56,7 @@ pub struct HumanDuration(#[serde(with = "human")] pub Duration);
 
 /// The value of an option.
 trait Amount {
-    /// How many of the units of [`Usage`] make one, for people.
+    /// How many of the units of [`Usage`] make one unit that is shown.
     const PER_UNIT: i64;
 
     /// The value in the units of [`Usage`].
@@ -88,10 +88,11 @@ impl Amount for HumanDuration {
     }
 }
 
-/// The list of limits: of each what it is, its option and default, its label, what it is of, and what of that it is over.
+/// The list of limits: each has its documentation, its option and default, its label, its kind of run, and the amount that it
+/// limits.
 macro_rules! limits {
     ($($(#[$about:meta])* $limit:ident, $key:ident: $kind:ty = $most:expr, $label:literal of $run:ident, $used:expr;)*) => {
-        /// What runs must not go over; 0 is no limit.
+        /// Limits of runs; 0: no limit.
         #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct LimitOptions {
@@ -142,7 +143,7 @@ macro_rules! limits {
                 }
             }
 
-            /// What it is of.
+            /// The kind of run that it limits.
             pub const fn run(self) -> LimitScope {
                 match self {
                     $(Self::$limit => LimitScope::$run,)*
@@ -197,7 +198,7 @@ limits! {
     SessionCallsWithoutTool, session_calls_without_tool: u64 = 0, "calls_without_tool" of Session, |used| used.calls_without_tool;
 }
 
-/// The limits of one agent in the units of [`Usage`], in the order of [`RunLimit::ALL`]; 0 is no limit.
+/// The limits of one agent in the units of [`Usage`], in the order of [`RunLimit::ALL`]; 0: no limit.
 #[derive(Clone, Debug)]
 struct LimitValues([u64; RunLimit::ALL.len()]);
 
@@ -212,7 +213,7 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LimitSet(u16);
 
-/// A limit that a run has gone over.
+/// A limit that a run has exceeded.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Exceeded {
     /// The limit.
@@ -226,13 +227,13 @@ pub struct Exceeded {
 /// The reason why a session runs away.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum Cause {
-    /// A loop goes on in it.
+    /// A running loop in it.
     Loop(LoopLabels),
-    /// It, or a trace of it, goes on over a limit.
+    /// It, or a trace of it, runs over a limit.
     Limit(RunLimit),
 }
 
-/// The kind of all limits in results and labels that have kinds of loops as well.
+/// The kind of all limits, in results and labels that also have kinds of loops.
 pub const KIND: &str = "run_limit";
 
 impl LimitOptions {
@@ -244,8 +245,8 @@ impl LimitOptions {
 }
 
 impl Limits {
-    /// The limits that a run of an agent has gone over, in the order of [`RunLimit::ALL`]. An agent without a name goes by the
-    /// name of its service.
+    /// The limits that a run of an agent has exceeded, in the order of [`RunLimit::ALL`]. An agent without a name uses the name of
+    /// its service.
     pub fn exceeded(
         &self,
         agent: &AgentKey,
@@ -288,7 +289,7 @@ impl LimitSet {
 }
 
 impl UsageSums {
-    /// The sums of two parts of a session together.
+    /// The sum of two parts of a session.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         self.combined(other, u64::saturating_add)
@@ -334,13 +335,13 @@ impl Cause {
         }
     }
 
-    /// The worse of two.
+    /// The worse of the two.
     #[must_use]
     pub fn worse(self, other: Self) -> Self {
         if other.severity() > self.severity() { other } else { self }
     }
 
-    /// Whether people are to be told: not of a loop whose evidence is names alone.
+    /// Whether people are notified: not about a loop whose evidence is names alone.
     pub fn weighs(self) -> bool {
         match self {
             Self::Loop(labels) => labels.evidence.weighs(),

@@ -1,7 +1,7 @@
 //! The engine's options: the number of every rule and every bound, with its default.
 //!
-//! `config` reads these from TOML, the environment and flags; `config/agentgauge.toml`
-//! lists them. A bound says what happens when it is reached and which counter tells.
+//! `config` reads these from TOML, the environment and flags; `config/agentgauge.toml` lists them. The documentation of a bound
+//! says what happens when it is reached, and which counter shows it.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -14,8 +14,8 @@ use super::loops::LoopKind;
 use super::math::glob::fits;
 use super::signal::SIGNALS;
 
-/// Declares options: of each its documentation, its type, its default, and the range that it must keep, if it has one. `in` names their
-/// section of the configuration.
+/// Declares options: each has its documentation, its type, its default and, if it has one, its range. `in` names their section of
+/// the configuration.
 #[macro_export]
 macro_rules! options {
     (
@@ -62,18 +62,18 @@ pub const HOUR: Duration = Duration::from_secs(3600);
 /// A day.
 pub const DAY: Duration = Duration::from_secs(86_400);
 
-/// Options of which some must keep a range.
+/// Options, some of which have a range.
 pub trait Ranges {
-    /// Tells of each that is outside of its range.
+    /// Reports each option that is outside its range.
     fn ranges(&self, outside: Outside<'_>);
 }
 
-/// Is told the key of an option, the range that it must keep, and what it is.
+/// A callback that receives the key of an option, its range, and its value.
 pub type Outside<'o> = &'o mut dyn FnMut(&'static str, String, String);
 
-/// What can have a range.
+/// A type that can have a range.
 pub trait Bounded: Copy + PartialOrd {
-    /// As the configuration has it.
+    /// The value as the configuration writes it.
     fn shown(&self) -> String;
 }
 
@@ -95,7 +95,7 @@ impl Bounded for Duration {
     }
 }
 
-/// Tells of an option that is outside of its range, as a number that is none is.
+/// Reports an option that is outside its range; NaN is outside.
 pub fn within<T: Bounded>(
     key: &'static str,
     was: T,
@@ -108,7 +108,7 @@ pub fn within<T: Bounded>(
     }
 }
 
-/// A list of words, as options have it.
+/// A list of words, as options hold it.
 pub fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
@@ -243,7 +243,7 @@ pub struct Thresholds {
     pub critical: u64,
 }
 
-/// The greatest price, in dollars per million tokens; a greater one is a mistake, and a call's cost must not overflow.
+/// The greatest price, in dollars per million tokens; a higher one is a mistake, and the cost of a call must not overflow.
 pub const MAX_PRICE: f64 = 1_000_000.0;
 
 /// What a model costs, in US dollars per million tokens.
@@ -256,9 +256,9 @@ pub struct Price {
     pub input: f64,
     /// Tokens written.
     pub output: f64,
-    /// Tokens read from a cache; without it they cost what others do.
+    /// Tokens read from a cache; if absent, they cost what other input tokens cost.
     pub cached: Option<f64>,
-    /// Tokens read that are put into a cache; likewise.
+    /// Input tokens that are written to a cache; likewise.
     pub cache_written: Option<f64>,
 }
 
@@ -346,7 +346,7 @@ fn weights() -> BTreeMap<String, f64> {
     SIGNALS.iter().filter_map(|signal| Some((signal.name.to_owned(), signal.weight?))).collect()
 }
 
-/// What ids of sessions are told apart by, beside the tenant.
+/// What distinguishes session ids, beside the tenant.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionScope {
@@ -458,7 +458,7 @@ pub mod human {
         serializer.serialize_str(&render(*value))
     }
 
-    /// Reads `1h30m` and the like; `None` if it is no duration.
+    /// Reads `1h30m` and the like; `None` if it is not a duration.
     pub fn parse(text: &str) -> Option<Duration> {
         let mut millis = 0_u64;
         let mut rest = text;
@@ -502,7 +502,7 @@ pub mod human_list {
     ///
     /// # Errors
     ///
-    /// Fails if one of them is no duration.
+    /// Fails if one of them is not a duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Vec<Duration>, D::Error> {

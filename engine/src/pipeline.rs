@@ -1,7 +1,7 @@
-//! All stages in one thread: what `replay`, `verify` and tests run.
+//! All stages in one thread, for `replay`, `verify` and tests.
 //!
-//! The daemon runs the same stages as tasks with channels between them; here a batch goes
-//! through all stages before the next one is taken.
+//! The daemon runs the same stages as tasks with channels between them; here a batch passes through all stages before the next one
+//! is taken.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,15 +55,15 @@ pub struct EngineOptions {
     pub expected: Arc<[Suite]>,
     /// Which traces a judge is asked about; `None`: there is no judge.
     pub judging: Option<JudgeRules>,
-    /// Bytes of a text, at most, that an embedding model is asked about; `None`: there is no model.
+    /// Most bytes of a text that is sent to an embedding model; `None`: there is no model.
     pub embedding: Option<usize>,
 }
 
-/// The stages one by one, to be run as tasks.
+/// The stages one by one, to run as tasks.
 pub struct Stages {
-    /// The shard of each thing.
+    /// The assignment to shards.
     pub route: Route,
-    /// Traces of response ids, and reports that wait for one.
+    /// Traces of response ids, and reports that wait for a response id.
     pub resolve: ResponseIndex,
     /// Stage 1, by shard.
     pub assemble: Vec<Assembler>,
@@ -90,9 +90,9 @@ pub struct Pipeline {
     session_stores: Vec<Box<dyn SessionStore + Send>>,
     agents: Agents,
     board: BTreeMap<AgentKey, AgentFacts>,
-    // Whether the board is left as it is, as nobody looks at it yet.
+    // Whether the board is not updated, as nothing reads it yet.
     unseen: bool,
-    // Room for the updates of traces.
+    // A buffer for the updates of traces.
     updates: Vec<Box<TraceFacts>>,
 }
 
@@ -146,13 +146,13 @@ impl Pipeline {
         }
     }
 
-    /// Has sessions over `max_sessions` evicted to these stores, one for each shard.
+    /// Makes sessions over `max_sessions` go to these stores, one for each shard.
     pub fn use_session_store(&mut self, session_stores: Vec<Box<dyn SessionStore + Send>>) {
         self.session_stores = session_stores;
         self.sessions.iter_mut().for_each(Sessions::use_session_store);
     }
 
-    /// Sets how far wall time is ahead of time, after the wall clock was set.
+    /// Sets how far wall time is ahead of engine time, after the wall clock was set.
     pub fn shift_to(&mut self, shift: WallShift) {
         self.sessions.iter_mut().for_each(|stage| stage.shift_to(shift));
         self.agents.shift_to(shift);
@@ -192,7 +192,7 @@ impl Pipeline {
         self.apply(Vec::new(), Vec::new(), reports, now);
     }
 
-    /// Applies what an embedding model made of the texts of traces.
+    /// Applies an embedding model's replies about the texts of traces.
     pub fn embedded(&mut self, embedded: Vec<(TraceKey, Embedded)>, now: Timestamp) {
         for (trace, embedded) in embedded {
             let shard = self.route.trace(trace.id);
@@ -206,7 +206,7 @@ impl Pipeline {
         self.advance_in_steps(now, Duration::ZERO);
     }
 
-    /// Runs the timers up to `now`; those that are due within `step` of the first run together, as in a daemon that is busy.
+    /// Runs the timers up to `now`; timers due within `step` of the first run together, as in a busy daemon.
     pub fn advance_in_steps(&mut self, now: Timestamp, step: Duration) {
         while let Some(due) = self.poll_timeout().filter(|due| *due <= now) {
             let due = due.after(step).min(now);
@@ -244,7 +244,7 @@ impl Pipeline {
         self.flow(now);
     }
 
-    /// All sessions and agents, as `replay` prints them; agents with neither a done trace nor a score are left out.
+    /// All sessions and agents, as `replay` prints them, without agents that have neither a done trace nor a score.
     pub fn document(&self) -> Document {
         let mut sessions: Vec<SessionView> =
             self.sessions.iter().flat_map(Sessions::sessions).collect();
@@ -262,20 +262,20 @@ impl Pipeline {
             .values()
             .filter(|agent| agent.view.traces > 0 || !agent.view.scores.is_empty());
         let mut agents: Vec<_> = agents.map(AgentFacts::shown).collect();
-        // Counters counted what was known at the time; a document has what is true at its end.
+        // Counters hold what was known when they counted; a document holds what is true in the end.
         agents.iter_mut().for_each(|agent| agent.add_up(&sessions));
         Document { sessions, agents }
     }
 
-    /// Leaves the board as it is until [`Pipeline::into_stages`]: nobody looks at it while a log is replayed, and keeping it up
-    /// to date is a large part of the work.
+    /// Stops updating the board until [`Pipeline::into_stages`]: nothing reads it while a log is replayed, and keeping it current
+    /// is a large part of the work.
     pub fn leave_board(&mut self) {
         self.unseen = true;
     }
 
-    /// The stages with all that they hold. Counters belong to a process, so they begin at zero.
+    /// The stages with all their state. Counters belong to a process, so they start at zero.
     pub fn into_stages(mut self, now: Timestamp) -> Stages {
-        // Updates that could wait are told before counters begin.
+        // Deferred updates are sent before counters start.
         self.assemble.iter_mut().for_each(Assembler::tell_all);
         self.flow(now);
         self.resolve.restart_counts();
@@ -301,7 +301,7 @@ impl Pipeline {
         (&mut self.resolve, &mut self.assemble, &mut self.sessions, &mut self.agents)
     }
 
-    /// What the shards of stage 1 have learned, which is written to snapshots too.
+    /// What the shards of stage 1 have learned; it is written to snapshots, too.
     pub fn learned(&mut self) -> &mut Learned {
         &mut self.learned
     }
@@ -311,7 +311,7 @@ impl Pipeline {
         &self.board
     }
 
-    /// Delivers the reports that waited for the response id of this span.
+    /// Delivers the reports that waited for this span's response id.
     fn resolve_waiting(&mut self, span: &Span, now: Timestamp) {
         let Some(response_id) = span.model.as_ref().and_then(|model| model.response_id) else {
             return;
@@ -359,11 +359,11 @@ impl Pipeline {
                     stage.report(report.clone(), now);
                 }
             }
-            // Neither a judge nor an embedding model is asked here: the stage remembers open requests, and a daemon asks once it has
-            // recovered.
+            // Neither a judge nor an embedding model is asked here: the stage remembers open requests, and a daemon sends them once
+            // it has recovered.
             drop((stage.requests(), stage.embed_requests()));
         }
-        // After all shards, so that none knows more than another.
+        // After all shards, so that no shard knows more than another.
         let lessons = self.assemble.iter_mut().map(Assembler::lessons);
         lessons.for_each(|lessons| self.learned.learn(lessons));
         for (stage, session_store) in self.sessions.iter_mut().zip(&mut self.session_stores) {

@@ -1,4 +1,4 @@
-//! The cost of model calls whose spans do not tell it: tokens by a table of prices.
+//! The cost of model calls whose spans do not report it: tokens multiplied by prices.
 
 use std::sync::LazyLock;
 
@@ -8,13 +8,13 @@ use super::math::glob::fits;
 use super::options::{CostOptions, Price};
 use super::span::{ModelFacts, Tokens};
 
-/// Tokens that a price is for.
+/// Number of tokens that a price is for.
 const TOKENS: f64 = 1e6;
 
 /// Prices by model.
 #[derive(Clone, Debug, Default)]
 pub struct Prices {
-    // By pattern of models' names; the first that fits is used.
+    // By pattern of models' names; the first match is used.
     configured: Vec<(String, Rate)>,
     shipped: bool,
 }
@@ -29,7 +29,7 @@ pub struct Rate {
 }
 
 /// The prices that ship: lines of `model,input,output,cache_read,cache_write`, models in lower case, dollars per million tokens;
-/// the last two may be empty. `deploy/prices.py` writes the table anew.
+/// the last two may be empty. `deploy/prices.py` generates the table.
 pub const SHIPPED_TABLE: &str = include_str!("prices.csv");
 
 static SHIPPED: LazyLock<FixedMap<&'static str, Rate>> = LazyLock::new(|| {
@@ -55,8 +55,8 @@ impl Prices {
         Self { configured: options.prices.iter().map(rate).collect(), shipped: options.shipped }
     }
 
-    /// The cost of a call: what its span says, else its tokens at the price of the model that answered or, if that has none, of the one
-    /// that was asked; `None` if there is no price or the tokens are not known.
+    /// The cost of a call: as its span says, else its tokens at the price of the responding model or, if that has none, of the
+    /// requested one; `None` if there is no price or the tokens are not known.
     pub fn cost(&self, call: &ModelFacts) -> Option<Quanta> {
         let mut names = [&call.model, &call.requested].into_iter().flatten();
         let shipped = |name: &str| shipped(name).filter(|_| !call.local);
@@ -72,8 +72,8 @@ impl Prices {
         )
     }
 
-    /// The cost of tokens at the price of a model whose shipped price was looked up already; `None` if there is no price or the
-    /// tokens are not known.
+    /// The cost of tokens at the price of a model whose shipped price has been looked up already; `None` if there is no price or
+    /// the tokens are not known.
     pub fn of_model(
         &self,
         model: &str,
@@ -83,7 +83,7 @@ impl Prices {
         Self::at(self.configured(model).or_else(|| shipped.filter(|_| self.shipped))?, tokens)
     }
 
-    /// Whether the shipped table is used, and neither it nor the options have a price for this model.
+    /// Whether the shipped table is in use, and neither it nor the options have a price for this model.
     pub fn lacks(&self, model: &str, shipped: Option<&'static Rate>) -> bool {
         self.shipped && shipped.is_none() && self.configured(model).is_none()
     }
@@ -105,9 +105,10 @@ impl Prices {
     }
 }
 
-/// The price that ships for a model, under any of its names: as it is, without the provider before it (`models/`,
-/// `openai/`, `us.anthropic.`), without the date or version after it, and with dashes for the dots of its version. A model with a tag
-/// (`:7b`, `:free`), or behind the name of a server of one's own (`ollama/`), has none. A price is never that of a model whose name only begins alike.
+/// The shipped price of a model, under any of its names: as sent, without the provider before it (`models/`, `openai/`,
+/// `us.anthropic.`), without the date or version after it, and with dashes for the dots of its version. A model with a tag (`:7b`,
+/// `:free`), or behind the name of a self-hosted server (`ollama/`), has none. A model never gets the price of one that merely
+/// shares a prefix with its name.
 pub fn shipped(model: &str) -> Option<&'static Rate> {
     if let Some(rate) = SHIPPED.get(model) {
         return Some(rate);
@@ -119,7 +120,7 @@ pub fn shipped(model: &str) -> Option<&'static Rate> {
     let short = lower.rsplit('/').next().unwrap_or_default();
     let own = short.rsplit_once("anthropic.").map_or(short, |(_, own)| own);
     let (own, tag) = own.split_once(':').unwrap_or((own, ""));
-    // A number is Bedrock's; any other tag is another model, or another service, than the vendor's: `:7b`, `:free`.
+    // A numeric tag is Bedrock's; any other tag (`:7b`, `:free`) is another model, or another service, than the vendor's.
     if !tag.split(':').next().is_some_and(|tag| tag.bytes().all(|byte| byte.is_ascii_digit())) {
         return None;
     }
@@ -136,13 +137,13 @@ pub fn shipped(model: &str) -> Option<&'static Rate> {
     let latest = day.strip_suffix("-latest").unwrap_or(day);
     let names = [short, own, versioned, dated, day, latest];
     names.iter().find_map(|name| SHIPPED.get(*name)).or_else(|| {
-        // Gateways write versions with a dot where the vendor has a dash.
+        // Gateways write versions with a dot, vendors with a dash.
         let dashed = names.map(|name| name.replace('.', "-"));
         dashed.iter().find_map(|name| SHIPPED.get(name.as_str()))
     })
 }
 
-/// Names before a model's that say that a server of one's own runs it: no price ships for it.
+/// Prefixes of model names that mean a self-hosted server: no shipped price applies.
 const LOCAL: [&str; 12] = [
     "hosted_vllm",
     "llama.cpp",
@@ -158,7 +159,7 @@ const LOCAL: [&str; 12] = [
     "vllm",
 ];
 
-/// Whether a provider of this name is a server of one's own: `ollama`, `ollama.chat`, `vLLM`.
+/// Whether a provider of this name is a self-hosted server: `ollama`, `ollama.chat`, `vLLM`.
 pub fn is_local(provider: &[u8]) -> bool {
     let of_list =
         |name: &[u8]| LOCAL.iter().any(|local| local.as_bytes().eq_ignore_ascii_case(name));
@@ -291,7 +292,7 @@ mod tests {
             assert!(cost(name).is_some(), "{name}");
             assert_eq!(cost(name), cost(other), "{other}");
         }
-        // A tag makes it another model, or another service; a server of one's own has no price.
+        // A tag makes it another model, or another service; a self-hosted model has no price.
         let own = ["deepseek-r1:7b", "deepseek-r1:latest", "ollama/deepseek-r1", "vllm/org/gpt-4o"];
         for other in own.into_iter().chain(["deepseek/deepseek-r1:free", "claude-sonnet-4-5:x"]) {
             assert_eq!(cost(other), None, "{other}");

@@ -1,6 +1,6 @@
-//! Which trace a response id belongs to, for scores that name nothing else of their target.
+//! Which trace a response id belongs to, for scores that identify their target by nothing else.
 //!
-//! Bounded: over the bound the oldest id is forgotten of the tenant that has the most in proportion to its share.
+//! At the bound, the oldest id of the tenant that holds the most relative to its share is forgotten.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -26,7 +26,7 @@ pub struct ResponseIndex {
     shares: Shares,
     // Invariant: no tenant without any.
     by_tenant: BTreeMap<TenantHash, ResponseIds>,
-    // Ids of all tenants.
+    // Number of ids of all tenants.
     #[serde(skip)]
     held: usize,
     waiting: Waiting<Key>,
@@ -36,8 +36,8 @@ pub struct ResponseIndex {
 
 /// The response ids of one tenant.
 ///
-/// Few senders report by response id, and every model call has one: ids are noted as they come, and only
-/// put into an index when a report asks for one.
+/// Few senders report by response id, but every model call has one: ids are only recorded when they arrive, and indexed once a
+/// report asks for one.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct ResponseIds {
     // Oldest first.
@@ -57,7 +57,7 @@ struct Indexed {
 }
 
 impl ResponseIndex {
-    /// Remembers the last `max` response ids, and lets as many reports wait, each for `wait`.
+    /// Remembers the last `max` response ids, and holds as many waiting reports, each for `wait`.
     pub fn new(max: usize, wait: Duration, shares: Shares) -> Self {
         Self {
             max,
@@ -69,7 +69,7 @@ impl ResponseIndex {
         }
     }
 
-    /// Takes over the ids and reports of a snapshot.
+    /// Takes over the ids and reports from a snapshot.
     pub fn restore(&mut self, saved: Self) {
         let over = self.waiting.restore(saved.waiting, &self.shares);
         self.counts.add_many("reports", "waiting_full", over);
@@ -114,7 +114,7 @@ impl ResponseIndex {
         None
     }
 
-    /// The next moment at which a report is given up.
+    /// The next moment at which a waiting report expires.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         self.waiting.poll_timeout()
     }
@@ -125,7 +125,7 @@ impl ResponseIndex {
         self.counts.add_many("reports", "unmatched", unmatched as u64);
     }
 
-    /// Counts of reports that were given up, and of ids that were forgotten.
+    /// Counts of expired reports and of forgotten ids.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -135,12 +135,12 @@ impl ResponseIndex {
         self.counts = Counts::default();
     }
 
-    /// The trace of an id; of several, the least, whichever came first.
+    /// The trace of an id; if there are several, the least of them, whatever the order of arrival.
     fn trace(&mut self, (tenant, id): Key) -> Option<TraceId> {
         self.by_tenant.get_mut(&tenant)?.trace(id)
     }
 
-    /// Forgets ids while there are more than may be remembered.
+    /// Forgets ids while there are more than the maximum.
     fn make_room(&mut self) {
         let held = |(tenant, ids): (&TenantHash, &ResponseIds)| (*tenant, ids.seen.len());
         while self.held > self.max
@@ -183,7 +183,7 @@ impl ResponseIds {
     }
 }
 
-/// The response of a report about one.
+/// The response that a report is about.
 impl Subject for Key {
     fn of(report: &Report) -> Option<Self> {
         let Target::Response { tenant, id } = &report.target else { return None };

@@ -1,7 +1,7 @@
-//! Which shard a trace or a session belongs to, and which stages take a report.
+//! Which shard a trace or a session belongs to, and which stages receive a report.
 //!
-//! The seed is drawn by the shell, so that nobody outside can aim at one shard; no result
-//! depends on it or on the number of shards.
+//! The shell draws the seed at random, so that no sender can aim at one shard; no result depends on the seed or on the number of
+//! shards.
 
 use std::iter;
 use std::mem;
@@ -14,14 +14,14 @@ use super::hash::FixedMap;
 use super::runs::tells_outcome;
 use super::span::{IdHash, Report, Span, Target, TraceId};
 
-/// The stages and shards that take a report.
+/// The stages and shards that receive a report.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Takers {
     /// The assemble shard.
     pub assemble: Option<usize>,
     /// Session shards.
     pub sessions: Range<usize>,
-    /// Whether the agent stage takes it.
+    /// Whether the agent stage receives it.
     pub agents: bool,
 }
 
@@ -38,19 +38,19 @@ impl Route {
         Self { shards: shards.max(1), seed }
     }
 
-    /// How many shards there are.
+    /// The number of shards.
     pub fn shards(&self) -> u32 {
         self.shards
     }
 
-    /// The assemble shard of a trace; turns of one session that log records tell of share one.
+    /// The assemble shard of a trace; turns of one session from log records share a shard.
     pub fn trace(&self, trace_id: TraceId) -> usize {
         self.shard(trace_id.routed_by(), self.seed)
     }
 
-    /// The places of spans by assemble shard, those of one trace next to each other: traces in the order of their first spans, and
-    /// the spans of each in the order in which they came. Clients send the spans of several traces in turns. The shards are in no
-    /// order, each once.
+    /// The indices of spans by assemble shard, grouped by trace: traces in the order of their first spans, and the spans of each
+    /// trace in the order in which they arrived. (Clients interleave the spans of several traces.) Each shard appears once, in no
+    /// particular order.
     pub fn spans(&self, spans: &[Span]) -> Vec<(usize, Vec<usize>)> {
         let mut shards: Vec<(usize, Vec<usize>)> = Vec::new();
         let places = by_trace(spans);
@@ -75,8 +75,8 @@ impl Route {
         self.shard(&id.number().to_le_bytes(), self.seed)
     }
 
-    /// The stages and shards that take a report; none while it waits for its response. The outcome of a run is for the traces of the
-    /// run too, and only the session shards know whether they have any: all of them take it.
+    /// The stages and shards that receive a report; none while it waits for its response. The outcome of a run also applies to the
+    /// traces of the run, and only the session shards know whether they have any, so all of them receive it.
     pub fn report(&self, report: &Report) -> Takers {
         match &report.target {
             Target::Trace(trace) => {
@@ -102,13 +102,13 @@ impl Route {
     }
 }
 
-/// The places of spans, ordered by trace as [`Route::spans`] has them.
+/// The indices of spans, in the order that [`Route::spans`] documents.
 fn by_trace(spans: &[Span]) -> Vec<usize> {
     if spans.iter().all(|span| span.trace_id == spans[0].trace_id) {
         return (0..spans.len()).collect();
     }
     let mut numbers: FixedMap<TraceId, usize> = FixedMap::default();
-    // For each trace the number of its spans, then the place of its next one; for each span the number of its trace.
+    // For each trace the number of its spans, then the index of its next one; for each span the number of its trace.
     let (mut nexts, mut traces) = (Vec::new(), Vec::with_capacity(spans.len()));
     for same in spans.chunk_by(|one, next| one.trace_id == next.trace_id) {
         let number = *numbers.entry(same[0].trace_id).or_insert(nexts.len());

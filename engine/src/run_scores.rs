@@ -18,10 +18,10 @@ use super::span::{Report, RunTarget, Timestamp};
 use super::time::Moment;
 use super::view::{ArsComponentView, ArsView, TaskView};
 
-/// The name of the window over all runs held.
+/// The name of the window over all runs in memory.
 pub const ALL: &str = "all";
 
-/// Sessions with an outcome that are learned from, at most: the last ones.
+/// Most sessions with an outcome that are learned from: the latest ones.
 pub const MOST_KNOWN: usize = 512;
 
 /// Scores over runs in one window.
@@ -45,14 +45,14 @@ pub struct AgentRuns {
     max_actions: usize,
     /// When a trace or a report of a run was last applied.
     touched: Timestamp,
-    // The scores; `None` if a run has changed since they were made.
+    // The scores; `None` if a run has changed since they were computed.
     scores: Option<BTreeMap<String, RunScores>>,
-    // Runs with an outcome and the efforts of tasks; `None` as `scores` is.
+    // Runs with an outcome and the efforts of tasks; `None` in the same cases as `scores`.
     known: Option<Arc<[KnownRun]>>,
     at_tasks: Option<Arc<BTreeMap<Arc<str>, TaskRuns>>>,
 }
 
-/// The runs of an agent as a snapshot has them; scores follow from them.
+/// The runs of an agent in a snapshot; scores follow from them.
 #[derive(Debug, Deserialize, Serialize)]
 struct Saved<R> {
     runs: R,
@@ -64,7 +64,7 @@ struct Saved<R> {
 #[serde(transparent)]
 pub(super) struct SavedAgentRuns(Saved<SavedRuns>);
 
-/// All runs held. Invariant: each is once in `by_start`, and once in `by_task` if it has a task.
+/// All runs in memory. Invariant: each is once in `by_start`, and once in `by_task` if it has a task.
 #[derive(Debug, Default)]
 struct RunTable {
     runs: BTreeMap<RunKey, Arc<Run>>,
@@ -72,11 +72,11 @@ struct RunTable {
     by_task: BTreeMap<Arc<str>, BTreeSet<(Timestamp, Arc<str>)>>,
 }
 
-/// The runs that a view is over.
+/// The runs that a view covers.
 #[derive(Clone, Copy, Debug)]
 enum Scope {
     All,
-    /// Runs that ended in the open pane or in those before it that make a window; panes have this width in nanoseconds.
+    /// Runs that ended in the open pane or in the earlier panes of a window; panes have this width in nanoseconds.
     Window(u64),
     /// The last runs, by (start, key), up to this number.
     Last(usize),
@@ -95,7 +95,7 @@ struct View {
 impl AgentRuns {
     /// No runs yet; windows are those of the scores over traces.
     pub fn new(options: &AgentOptions, tasks: &TaskOptions, ars: &ArsOptions) -> Self {
-        // `Runs` keeps the bound; a view has one more run while that takes the place of another.
+        // `Runs` keeps the bound; a view briefly has one more run while a new run replaces another.
         let max_runs = options.max_runs.saturating_add(1);
         let view = |name: String, scope| View {
             name,
@@ -125,7 +125,7 @@ impl AgentRuns {
         }
     }
 
-    /// Replaces what a trace adds to its run, or takes it back.
+    /// Replaces the contribution of a trace to its run, or removes it.
     pub fn trace(&mut self, trace: RunTrace, now: Moment, counts: &mut Counts) {
         let changes = self.runs.trace(trace, counts);
         self.apply(changes, now, counts);
@@ -137,13 +137,13 @@ impl AgentRuns {
         self.apply(changes, now, counts);
     }
 
-    /// Notes that an outcome of this run was reported by its name; returns whether it counts: see [`Runs::count_report`].
+    /// Notes that an outcome was reported by the name of this run; returns whether it counts: see [`Runs::count_report`].
     pub fn count_report(&mut self, target: &RunTarget) -> bool {
         self.runs.count_report(&RunKey::from(target))
     }
 
-    /// Takes the outcome from what was told of a trace, if one was reported by the name of its run before; returns whether anything is
-    /// left.
+    /// Removes the outcome from the message about a trace, if an earlier one was reported by the name of its run; returns whether
+    /// anything is left.
     pub fn keep_what_counts(&mut self, told: &mut DoneTrace) -> bool {
         if let Some(trace) = told.trace_id.filter(|_| told.outcome_failed.is_some())
             && !self.runs.count_trace(trace)
@@ -158,7 +158,7 @@ impl AgentRuns {
         self.runs.last_trace(&RunKey::from(target))
     }
 
-    /// The start of a run's first trace, or the time of its first report; `None` if nothing has come of it.
+    /// The start of a run's first trace, or the time of its first report; `None` if the run is not known.
     pub fn start(&self, target: &RunTarget) -> Option<Timestamp> {
         Some(self.held.runs.get(&RunKey::from(target))?.start)
     }
@@ -168,7 +168,7 @@ impl AgentRuns {
         Saved { runs: self.runs.save(), touched: self.touched }
     }
 
-    /// Takes over the runs of a snapshot.
+    /// Takes over the runs from a snapshot.
     pub(super) fn restore(&mut self, saved: SavedAgentRuns, now: Moment, counts: &mut Counts) {
         let Saved { runs, touched } = saved.0;
         let changes = self.runs.restore(runs, counts);
@@ -176,7 +176,7 @@ impl AgentRuns {
         self.touched = touched;
     }
 
-    /// How many runs are held.
+    /// The number of runs.
     pub fn len(&self) -> usize {
         self.held.runs.len()
     }
@@ -186,12 +186,12 @@ impl AgentRuns {
         self.held.runs.is_empty()
     }
 
-    /// The bytes of memory that the runs take, estimated.
+    /// Estimated bytes of memory of the runs.
     pub fn bytes(&self) -> usize {
         self.runs.bytes()
     }
 
-    /// Forgets the oldest runs until all take at most so many bytes.
+    /// Forgets the oldest runs until all take at most `bytes`.
     pub fn forget_to(&mut self, bytes: usize, now: Moment, counts: &mut Counts) {
         while self.bytes() > bytes
             && let Some(oldest) = self.runs.forget_oldest(counts)
@@ -205,8 +205,8 @@ impl AgentRuns {
         self.touched.after(idle) <= now
     }
 
-    /// After the wall clock was set back: removes runs from windows if they ended more than a window's length ahead, as they
-    /// would stay until the clock gets there.
+    /// After the wall clock was set back: removes runs from windows if they ended more than a window's length ahead, as they would
+    /// otherwise stay until the clock gets there.
     pub fn expire_ahead(&mut self, wall: Timestamp) {
         for view in &mut self.views {
             let Scope::Window(width) = view.scope else { continue };
@@ -221,7 +221,7 @@ impl AgentRuns {
         }
     }
 
-    /// Removes runs from the windows that they are older than; returns whether there were any.
+    /// Removes runs that are too old for their windows; returns whether there were any.
     pub fn expire(&mut self, wall: Timestamp) -> bool {
         let mut any = false;
         for view in &mut self.views {
@@ -251,8 +251,8 @@ impl AgentRuns {
         })
     }
 
-    /// The last [`MOST_KNOWN`] sessions with a run of which the outcome is known, in the order of the last such run's start.
-    /// `probability` says how likely our judge is asked about a run, flagged or not; it must always say the same.
+    /// The last [`MOST_KNOWN`] sessions with a run whose outcome is known, by start of the last such run. `probability` gives the
+    /// probability that the judge is asked about a run, flagged or not; it must be a pure function.
     pub fn known(&mut self, probability: impl Fn(bool) -> Option<f64>) -> Arc<[KnownRun]> {
         let held = &self.held;
         Arc::clone(self.known.get_or_insert_with(|| {
@@ -291,7 +291,7 @@ impl AgentRuns {
         }))
     }
 
-    /// The runs at each task that has two or more, to compare others with.
+    /// The runs at each task that has two or more, for comparison.
     pub fn at_tasks(&mut self) -> Arc<BTreeMap<Arc<str>, TaskRuns>> {
         let RunTable { runs, by_task, .. } = &self.held;
         Arc::clone(self.at_tasks.get_or_insert_with(|| {
@@ -391,7 +391,7 @@ impl RunTable {
 }
 
 impl View {
-    /// Adds a run if it belongs here; a view of the last runs that is not full may not know, and is left to `fill`.
+    /// Adds a run if it belongs here; a view of the last runs that is not full cannot decide, and is left to `fill`.
     fn admit(&mut self, key: &RunKey, run: &Run, wall: Timestamp, counts: &mut Counts) {
         match self.scope {
             Scope::All => {}
@@ -415,7 +415,7 @@ impl View {
         self.take(key, run, counts);
     }
 
-    /// Fills a view of the last runs up. Invariant: its members are the greatest of all by (start, key).
+    /// Fills up a view of the last runs. Invariant: its members are the greatest of all by (start, key).
     fn fill(&mut self, held: &RunTable, counts: &mut Counts) {
         let Scope::Last(most) = self.scope else { return };
         while self.members.len() < most {
@@ -430,7 +430,7 @@ impl View {
         }
     }
 
-    /// Has earlier runs compared again that take the place of a removed run at its task.
+    /// Compares again the earlier runs that replace a removed run at its task.
     fn refill(&mut self, gone: &RunKey, held: &RunTable) {
         let Some(task) = &gone.task else { return };
         if !self.tasks.lacks_earlier(task) {
@@ -504,7 +504,7 @@ fn named(scores: BTreeMap<&'static str, f64>) -> BTreeMap<String, f64> {
     scores.into_iter().map(|(name, value)| (renamed(name).to_owned(), value)).collect()
 }
 
-/// The names under which Princeton's scores are exported: some of their own names are those of other scores.
+/// The names under which Princeton's scores are exported, as some of the original names belong to other scores.
 fn renamed(name: &'static str) -> &'static str {
     match name {
         "consistency" => "princeton_consistency",
@@ -514,12 +514,12 @@ fn renamed(name: &'static str) -> &'static str {
     }
 }
 
-/// Whether a time is in the open pane of this width, or in one of the panes before it that make a window, or later.
+/// Whether a time is in the open pane of this width, in one of the earlier panes of a window, or later.
 fn is_in(end: Timestamp, width: u64, wall: Timestamp) -> bool {
     (end.0 / width).saturating_add(super::window::PANES) >= wall.0 / width
 }
 
-/// Whether a time is further ahead of the open pane than a window is long.
+/// Whether a time is ahead of the open pane by more than the length of a window.
 fn is_ahead(end: Timestamp, width: u64, wall: Timestamp) -> bool {
     end.0 / width > (wall.0 / width).saturating_add(super::window::PANES)
 }

@@ -1,9 +1,8 @@
-//! Runs: one attempt of an agent at a task, put together from its traces and from what others reported of it.
+//! Runs: one attempt of an agent at a task, assembled from its traces and from reports.
 //!
-//! A run is the agent's traces with the same task and the same run and trial id; without these ids, those of one
-//! session. A trace without a task that somebody has an outcome or a verdict for is a run of its own. Its actions are
-//! its tool calls in order, its resources the sums, its outcome the last one reported, else what its traces say.
-//! A run that was only reported has no traces at all.
+//! A run is the agent's traces with the same task and the same run and trial id; without these ids, those of one session. A trace
+//! without a task that has an outcome or a verdict is a run of its own. Its actions are its tool calls in order, its resources the
+//! sums, its outcome the last one reported, else what its traces say. A run that was only reported has no traces.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,7 +53,7 @@ pub struct Run {
     pub start: Timestamp,
     /// End of its last trace, else the time of its last report.
     pub end: Timestamp,
-    /// How many traces it has.
+    /// The number of its traces.
     pub traces: u64,
     /// Whether the task succeeded.
     pub success: Option<bool>,
@@ -62,9 +61,9 @@ pub struct Run {
     pub confidence: Option<Quanta>,
     /// How good the answer was, in `[0,1]`: a rubric's score, else the outcome.
     pub accuracy: Option<Quanta>,
-    /// The kind of disturbance, as sent: `none`, `fault`, `environment`, `prompt`; `None`: not said.
+    /// The kind of disturbance, as sent: `none`, `fault`, `environment`, `prompt`; `None`: not sent.
     pub perturbation: Option<Arc<str>>,
-    /// Whether it is the undisturbed run that others are compared with.
+    /// Whether it is the undisturbed run with which others are compared.
     pub baseline: Option<bool>,
     /// Names of its tool calls, in order.
     pub actions: Vec<Arc<str>>,
@@ -74,9 +73,9 @@ pub struct Run {
     pub effort: Effort,
     /// The worst score that a trace has for each signal, in the order of the signals' names.
     pub signals: Vec<(Cow<'static, str>, Quanta)>,
-    /// The risks of its traces by all signals but the outcome.
+    /// The risks of its traces by all signals except the outcome.
     pub risks: Vec<Quanta>,
-    /// Whether our judge judged the outcome of one of its traces.
+    /// Whether the judge judged the outcome of one of its traces.
     pub judged: bool,
     /// Whether one of its traces is flagged: it is judged whatever the rate, if flagged traces are.
     pub flagged: bool,
@@ -88,9 +87,9 @@ pub struct Run {
     pub cost: Option<Quanta>,
     /// Time spent in model calls, in nanoseconds.
     pub model_nanos: u64,
-    /// Severities of the rules that it broke; `None`: nobody said anything about rules.
+    /// Severities of the rules that it broke; `None`: nothing was reported about rules.
     pub violations: Option<Vec<Option<Arc<str>>>>,
-    /// Whether somebody looked for broken rules: our judge, or a reporter that says that none was broken.
+    /// Whether rules were checked: by the judge, or by a reporter that found none broken.
     pub looked: bool,
     /// Documents found.
     pub retrieved: Vec<Arc<str>>,
@@ -101,7 +100,7 @@ pub struct Run {
 /// A change of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// The run is as given here.
+    /// The run is as it is here.
     Set(RunKey, Box<Run>),
     /// The run was removed.
     Gone(RunKey),
@@ -129,20 +128,20 @@ struct RunSources {
     reports: BTreeMap<(Arc<str>, Arc<str>), Report>,
     // The kind of disturbance that was reported last.
     perturbation: Option<(Timestamp, Arc<str>)>,
-    // Who told the outcome that counted; `None`: nobody did.
+    // The source of the outcome that counted; `None`: none was reported.
     counted: Option<Teller>,
-    // The bytes that it takes, as they are in the sum over all runs.
+    // The bytes that it takes, as included in the sum over all runs.
     #[serde(skip)]
     bytes: usize,
 }
 
-/// Who told the outcome of a run.
+/// The source of the outcome of a run.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Teller {
     /// A report by the name of the run.
     Report,
-    /// Its traces, each its own, or reports of them.
+    /// Its traces, each by itself, or reports about them.
     Traces,
 }
 
@@ -151,7 +150,7 @@ enum Teller {
 #[serde(transparent)]
 pub(super) struct SavedRuns(Vec<(RunKey, RunSources)>);
 
-/// Whether a score of this name says something about a run.
+/// Whether a score of this name is about a run.
 pub fn is_about_runs(name: &str) -> bool {
     name == CONFIDENCE
         || name == CONSTRAINT_VIOLATION
@@ -159,8 +158,8 @@ pub fn is_about_runs(name: &str) -> bool {
         || ACCURACIES.contains(&name)
 }
 
-/// Whether the outcome that somebody other than our judge told is a success: that of the last report, else what the trace
-/// itself says. `None` if nobody told one.
+/// Whether the reported outcome, the judge's aside, is a success: that of the last report, else what the trace itself says. `None`
+/// if no outcome was reported.
 pub fn reported_outcome(reported: &[ReportedScore], attempt: Option<&Attempt>) -> Option<bool> {
     let told = reported.iter().filter(|score| {
         OUTCOMES.contains(&score.name.as_str()) && score.source == Source::Reported
@@ -172,7 +171,7 @@ pub fn reported_outcome(reported: &[ReportedScore], attempt: Option<&Attempt>) -
     last.map(ReportedScore::is_success).or_else(|| attempt.and_then(|attempt| attempt.success))
 }
 
-/// The last score that our judge gave an outcome, in `[0,1]`.
+/// The last score that the judge gave an outcome, in `[0,1]`.
 pub fn judged_outcome(reported: &[ReportedScore]) -> Option<Quanta> {
     let judged = reported
         .iter()
@@ -182,12 +181,12 @@ pub fn judged_outcome(reported: &[ReportedScore]) -> Option<Quanta> {
     last.map(|score| Quanta(score.score_quanta.clamp(0, Quanta::ONE)))
 }
 
-/// Whether a report tells an outcome, and is not our judge's.
+/// Whether a report states an outcome and is not the judge's.
 pub fn tells_outcome(report: &Report) -> bool {
     report.source == Source::Reported && is_outcome(&report.name)
 }
 
-/// Whether a score of this name tells an outcome.
+/// Whether a score of this name is an outcome.
 pub fn is_outcome(name: &str) -> bool {
     OUTCOMES.contains(&name)
 }
@@ -214,13 +213,13 @@ impl From<&RunTarget> for RunKey {
 }
 
 impl Runs {
-    /// No runs yet; at most `max` are held, over that the oldest is dropped. Of one run at most `max_traces` are held, and as many
-    /// reports: whoever gives all traces the same run would have each of them cost as much as all of them.
+    /// No runs yet; holds at most `max`, beyond which the oldest is dropped. At most `max_traces` traces and as many reports of one
+    /// run are held: otherwise, if all traces named the same run, each would cost as much as all of them.
     pub fn new(max: usize, max_traces: usize) -> Self {
         Self { max: max.max(1), max_traces: max_traces.max(1), ..Self::default() }
     }
 
-    /// Replaces what a trace adds to its run, or takes it back; returns the runs that changed.
+    /// Replaces the contribution of a trace to its run, or removes it; returns the runs that changed.
     pub fn trace(&mut self, trace: RunTrace, counts: &mut Counts) -> Vec<Change> {
         let id = trace.trace_id;
         if id.is_zero() {
@@ -287,8 +286,8 @@ impl Runs {
         changes
     }
 
-    /// Notes that an outcome was reported by the name of the run; returns whether it counts: the run is held with it, and it is the first
-    /// one, also of those of the run's traces.
+    /// Notes that an outcome was reported by the name of the run; returns whether it counts: the run is held and has this outcome,
+    /// and no other one was counted before, be it of the run or of its traces.
     pub fn count_report(&mut self, run: &RunKey) -> bool {
         let Some(parts) = self.parts.get_mut(run) else { return false };
         let counts = parts.counted.is_none() && parts.reports.values().any(tells_outcome);
@@ -298,7 +297,7 @@ impl Runs {
         counts
     }
 
-    /// Notes that an outcome of a trace was told; returns whether it counts: none was reported by the name of its run before.
+    /// Notes that an outcome of a trace was reported; returns whether it counts: none was reported by the name of its run before.
     pub fn count_trace(&mut self, trace: TraceId) -> bool {
         let run = self.traces.get(&trace);
         let Some(parts) = run.and_then(|run| self.parts.get_mut(run)) else { return true };
@@ -310,7 +309,7 @@ impl Runs {
         self.parts.get(run)?.traces.last().map(|(_, trace)| trace)
     }
 
-    /// How many runs are held.
+    /// The number of runs.
     pub fn len(&self) -> usize {
         self.parts.len()
     }
@@ -320,7 +319,7 @@ impl Runs {
         self.parts.is_empty()
     }
 
-    /// The bytes of memory that the runs take, estimated.
+    /// Estimated bytes of memory of the runs.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -330,7 +329,7 @@ impl Runs {
         self.parts.iter().collect::<Vec<_>>()
     }
 
-    /// Takes over the runs of a snapshot; returns each of them as changed.
+    /// Takes over the runs from a snapshot; returns each of them as changed.
     pub(super) fn restore(&mut self, saved: SavedRuns, counts: &mut Counts) -> Vec<Change> {
         for (key, mut parts) in saved.0 {
             parts.bytes = parts.weigh(&key);
@@ -344,7 +343,7 @@ impl Runs {
         runs.map(|(key, parts)| Change::Set(key.clone(), Box::new(parts.run()))).collect()
     }
 
-    /// Adds a run that is not held yet; over the bound the oldest one is dropped.
+    /// Adds a run that is not held yet; at the bound the oldest one is dropped.
     fn room(&mut self, key: &RunKey, since: Timestamp, counts: &mut Counts) -> Vec<Change> {
         if self.parts.contains_key(key) {
             return Vec::new();
@@ -369,7 +368,7 @@ impl Runs {
         Some(oldest)
     }
 
-    /// The change of a run whose parts have changed; removes it if it has none.
+    /// The change of a run whose parts have changed; removes the run if it has no parts left.
     fn settled(&mut self, key: &RunKey) -> Option<Change> {
         let parts = self.parts.get_mut(key)?;
         self.bytes -= parts.bytes;
@@ -390,7 +389,7 @@ impl Runs {
     }
 }
 
-/// The worst score that these traces have for each signal.
+/// The worst score of these traces for each signal.
 fn worst_signals<'a>(
     traces: impl Iterator<Item = &'a RunTrace>,
 ) -> Vec<(Cow<'static, str>, Quanta)> {
@@ -405,14 +404,14 @@ fn worst_signals<'a>(
 }
 
 impl RunSources {
-    /// The start of its first trace, or the time of its first report if that was before; however they came.
+    /// The start of its first trace, or the time of its first report if that was earlier, whatever the order of arrival.
     fn began(&self) -> Timestamp {
         let first = self.traces.first().map(|((start, _), _)| *start);
         let reports = self.reports.values().map(|report| report.time);
         first.into_iter().chain(reports).min().unwrap_or(self.since)
     }
 
-    /// The bytes of memory that they and the run made of them take, estimated: what both have counts twice, and names that are shared
+    /// Estimated bytes of memory of the sources and of the run made from them: what both contain counts twice, and shared names
     /// count each time.
     fn weigh(&self, key: &RunKey) -> usize {
         let traces = self.traces.iter().map(|(_, trace)| weight(trace)).sum::<usize>();
@@ -468,12 +467,12 @@ impl RunSources {
         }
     }
 
-    /// The score to use among those of these names: that of the source that ranks highest, then the latest.
+    /// The best score under these names: from the source of the highest rank, then the latest.
     fn score(&self, names: &[&str]) -> Option<Quanta> {
         self.reported(names).map(|(score, _)| score)
     }
 
-    /// The same, and whether it is a success, if it tells an outcome.
+    /// The same, and whether it is a success, if it states an outcome.
     fn reported(&self, names: &[&str]) -> Option<(Quanta, bool)> {
         let named = |name: &str| names.contains(&name);
         let reports = self.reports.values().filter(|report| named(&report.name)).map(|report| {
@@ -500,7 +499,7 @@ impl RunSources {
             || of_traces.any(|score| is_verdict(score.source, score.score_quanta))
     }
 
-    /// Severities of broken rules, in the order of the rules; `None` if neither traces nor reports speak of rules.
+    /// Severities of broken rules, in the order of the rules; `None` if neither traces nor reports mention rules.
     fn violations(&self, attempts: &[&Attempt]) -> Option<Vec<Option<Arc<str>>>> {
         let own = attempts.iter().flat_map(|attempt| &attempt.violations);
         let mut found: BTreeSet<Violation> = own.cloned().collect();
@@ -528,7 +527,7 @@ impl RunSources {
     }
 }
 
-/// The bytes of memory that a trace takes, and the run made of it.
+/// The bytes of memory that a trace takes, and the run made from it.
 fn weight(trace: &RunTrace) -> usize {
     let RunTrace { attempt, session, actions, results, reported, signals, .. } = trace;
     let actions = actions.iter().map(|name| 2 * size_of_val(name) + name.len());

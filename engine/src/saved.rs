@@ -1,8 +1,8 @@
-//! How state of the stages is written, and read by the next process.
+//! How the state of the stages is written, and read by the next process.
 //!
-//! State is written with the names of its fields, as those with the default value are left out. Whoever keeps it writes its version
-//! beside it, and reads no other. Indexes that follow from the rest are not written, and neither are options, which are the reader's own.
-//! Names that the code knows (streams, conventions) are written as text; one that the reader does not know is left out.
+//! State is written with field names, as fields with the default value are left out. The caller stores a version beside it and
+//! reads no other version. Indexes that follow from the rest are not written, and neither are options, which the reader brings
+//! itself. Names that the code knows (streams, conventions) are written as text; a name that the reader does not know is left out.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::convention;
 use super::drops::STREAMS;
 
-/// The source that state is read from: one type for all readers, as each would be compiled once more for every type that is read.
+/// The source from which state is read: one type for all readers, as every type that is read is compiled once for each of them.
 pub type Source<'s> = rmp_serde::Deserializer<ReadReader<&'s mut dyn Read>>;
 
 /// Writes a value as `MessagePack` with the names of its fields, so that some can be left out.
@@ -31,12 +31,12 @@ pub fn write<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, rmp_serde::enc
 ///
 /// # Errors
 ///
-/// Fails if the bytes are no such value of this type.
+/// Fails if the bytes are not such a value of this type.
 pub fn read<T: DeserializeOwned>(mut from: impl Read) -> Result<T, ReadError> {
     read_with(&mut from, |source| T::deserialize(source))
 }
 
-/// Reads a value that [`write()`] wrote with `take`, which may process it piece by piece.
+/// Reads a value that [`write()`] wrote by `take`, which may process it piece by piece.
 ///
 /// # Errors
 ///

@@ -3,24 +3,25 @@
 //! ```text
 //! edges:            stall_after * 1, 1.5, 2, 3, 4, 6, 8, 12, 16
 //! level of silence: the greatest edge that it has reached
-//! usual:            the least level that at most one in a hundred traces was silent for, or for longer, and then went on
-//! lost:             traces that were silent until they had been open for `assemble.trace_max_age`: their root did not come
-//! mean:             silence of lost traces, added up, over the weeks that count: as many are silent at any time
+//! usual:            the least level at which at most one trace in a hundred was silent as long or longer and then continued
+//! lost:             traces that were silent until they had been open for `assemble.trace_max_age`: their root did not arrive
+//! mean:             total silence of lost traces / length of the weeks that count: the mean number that are silent at a time
 //! usually lost:     ceil(mean + 3 * sqrt(mean) + 1); 0 before three traces were lost
 //! stalled:          open traces that have been silent for the usual level or longer, if there are more than are usually lost
 //! ```
 //!
-//! A trace that goes on after a silence shows that such a one is healthy: a tool that takes minutes, a person who is asked. It counts
-//! when it is done and certain to be its agent's, with the longest of its silences; the last four weeks count that had any traces.
-//! Before three hundred of an agent's traces are done, those of its other versions count with its own: fewer cannot tell what one in a
-//! hundred does. For a trace whose agent no span has named yet, a silence is usual if it is for any agent of its service. With fewer than
-//! twenty traces in all, the first edge is the usual one. Beyond the last one every trace is stalled. All are counts, so shards add up,
-//! and what is stalled does not depend on how many there are. A trace whose agent waits for somebody (`gen_ai.agent.paused`) is not
-//! silent. Silence counts from when the process took the shard over at the earliest: before, it could not have noticed a span.
+//! A trace that continues after a silence shows that such a silence is healthy: a tool that takes minutes, a person who is asked.
+//! It counts when it is done and its agent is certain, with the longest of its silences; the last four weeks with traces count.
+//! Until three hundred of an agent's traces are done, those of its other versions count with its own, as fewer traces say little
+//! about what one in a hundred does. For a trace whose agent no span has named yet, a silence is usual if it is usual for any agent
+//! of its service. With fewer than twenty traces in all, the first edge is the usual level. Beyond the last edge every trace is
+//! stalled. All numbers are counts, so shards add up, and what is stalled does not depend on the number of shards. A trace whose
+//! agent waits for a person (`gen_ai.agent.paused`) is not silent. Silence counts at the earliest from when the process took the
+//! shard over: before, it could not have noticed a span.
 //!
-//! A trace of which spans were lost, or whose process was stopped, looks as one that hangs. Where that happens again and again, one more
-//! says nothing, but many at a time do. What was lost counts for all versions of an agent, and what was lost under the name of a
-//! service, as no span named an agent, for all of its agents.
+//! A trace that lost spans, or whose process was stopped, looks like one that hangs. If that happens regularly, one more means
+//! nothing, but many at a time do. Lost traces count for all versions of an agent; those lost under the name of a service, as no
+//! span named an agent, count for all of its agents.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,7 +35,7 @@ pub type Level = u8;
 /// The edges, in halves of `stall_after`.
 const HALVES: [u64; 9] = [2, 3, 4, 6, 8, 12, 16, 24, 32];
 
-/// Done traces that are enough to know what is usual, and those that are enough without other versions.
+/// Number of done traces that suffices to know what is usual, and the number that suffices without other versions.
 const ENOUGH: u64 = 20;
 const ENOUGH_OF_ONE: u64 = 300;
 
@@ -45,7 +46,7 @@ const WEEK: u64 = 7 * 24 * 3_600_000_000_000;
 /// One in this many traces may be silent for the usual level or longer.
 const RARE: u64 = 100;
 
-/// Lost traces that are enough to know how many are usual.
+/// Number of lost traces that suffices to know how many are usual.
 const ENOUGH_LOST: u64 = 3;
 
 /// The level of a silence; `None`: it has not reached the first edge.
@@ -82,7 +83,7 @@ impl Silences {
         self.add_losses_of(other);
     }
 
-    /// Adds the lost traces of another version of the agent, or of those of its service that no span has named the agent of.
+    /// Adds the lost traces of another version of the agent, or those of its service whose agent no span has named.
     pub fn add_losses_of(&mut self, other: &Self) {
         for (week, SilencesOfWeek { lost, lost_nanos, .. }) in &other.weeks {
             let held = self.weeks.entry(*week).or_default();
@@ -92,7 +93,7 @@ impl Silences {
         self.leave_old_weeks();
     }
 
-    /// Whether both have the same done traces.
+    /// Whether both have the same counts of done traces.
     pub fn has_counts_of(&self, other: &Self) -> bool {
         self.weeks == other.weeks
     }
@@ -102,8 +103,8 @@ impl Silences {
         self.traces() >= ENOUGH_OF_ONE
     }
 
-    /// Counts a trace that is first done now, with the longest silence that something ended and, if it is lost, the nanoseconds of
-    /// silence at its end.
+    /// Counts a trace that is done for the first time, with the longest silence after which it continued and, if it is lost, the
+    /// nanoseconds of silence at its end.
     pub fn count(&mut self, silence: Option<Level>, lost: Option<u64>, now: Timestamp) {
         let week = self.weeks.entry(now.0 / WEEK).or_default();
         week.traces += 1;
@@ -128,7 +129,7 @@ impl Silences {
         *self.open.entry(level).or_default() += traces;
     }
 
-    /// Takes open traces that were silent back.
+    /// Removes open traces that were silent.
     pub fn remove_open(&mut self, level: Level, traces: u64) {
         if let Some(open) = self.open.get_mut(&level) {
             *open = open.saturating_sub(traces);
@@ -142,13 +143,13 @@ impl Silences {
         if silent > self.usually_lost() { silent } else { 0 }
     }
 
-    /// How many lost traces may be open at a time.
+    /// How many lost traces are usually open at a time, at most.
     fn usually_lost(&self) -> u64 {
         let sum = |of: fn(&SilencesOfWeek) -> u64| self.weeks.values().map(of).sum::<u64>();
         if sum(|week| week.lost) < ENOUGH_LOST {
             return 0;
         }
-        // As many as are open on average, and what that may be by chance, as in a Poisson distribution.
+        // The mean number that is open at a time, and the excess that chance explains in a Poisson distribution.
         let mean = sum(|week| week.lost_nanos) as f64 / (WEEK as f64 * self.weeks.len() as f64);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative")]
         let usually = 3.0_f64.mul_add(mean.sqrt(), mean + 1.0).ceil() as u64;
@@ -192,7 +193,7 @@ pub(crate) mod tests {
         assert_eq!(next_edge(Some(8), STALL_AFTER), None);
     }
 
-    /// So many done traces of a week, and how many of them were silent at each level and went on.
+    /// The silences of one week with this many done traces, and how many of them were silent at each level and continued.
     pub(crate) fn done(week: u64, traces: u64, ended: &[(Level, u64)]) -> Silences {
         let ended = ended.iter().copied().collect();
         let of_week = SilencesOfWeek { traces, ended, ..SilencesOfWeek::default() };
@@ -231,7 +232,7 @@ pub(crate) mod tests {
     fn a_new_version_knows_what_the_others_have_shown() {
         let mut old = done(0, 3_000, &[(2, 90)]);
         old.open(5, 1);
-        // Twenty short traces tell nothing of three in a hundred.
+        // Twenty short traces say nothing about three in a hundred.
         let mut new = done(0, 20, &[]);
         new.open(2, 1);
         assert_eq!((new.knows_enough(), new.stalled()), (false, 1));
@@ -280,12 +281,12 @@ pub(crate) mod tests {
         let mut silences = Silences::default();
         (0..1_000).for_each(|_| silences.count(Some(2), None, at(0)));
         silences.open(2, 1);
-        // A week without traces makes nothing older.
+        // A week without traces does not age the others.
         for (week, stalled) in [(1, 0), (3, 0), (4, 0), (5, 1)] {
             (0..1_000).for_each(|_| silences.count(None, None, at(week)));
             assert_eq!(silences.stalled(), stalled, "week {week}");
         }
-        // What is new is usual before it outweighs all that was.
+        // New silences count as usual before they outweigh the old ones.
         (0..70).for_each(|_| silences.count(Some(2), None, at(6)));
         assert_eq!(silences.stalled(), 0);
         // Shards count different weeks.

@@ -1,6 +1,6 @@
-//! A map of a few entries, in the order of their keys: as large as what it holds, where a node of a tree has room for eleven.
+//! A map of a few entries, sorted by key: it takes no more memory than its entries, where a node of a tree has room for eleven.
 //!
-//! To add an entry moves all those after it, so it is for maps that stay small.
+//! Adding an entry moves all entries after it, so use it for maps that stay small.
 
 use std::borrow::{Borrow, Cow};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-/// Entries up to which a key is looked for by comparing one after the other.
+/// Up to this number of entries, a key is searched linearly.
 const COMPARED: usize = 12;
 
 /// A small map; it is serialised as a map.
@@ -42,7 +42,7 @@ impl<K, V> SmallMap<K, V> {
         self.0.clear();
     }
 
-    /// Makes room for `all` entries in all.
+    /// Makes room for `all` entries in total.
     pub fn reserve(&mut self, all: usize) {
         self.0.reserve_exact(all.saturating_sub(self.0.len()));
     }
@@ -62,7 +62,7 @@ impl<K, V> SmallMap<K, V> {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
-    /// All entries, in the order of their keys, with values to be changed.
+    /// All entries, in the order of their keys, with mutable values.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
         self.0.iter_mut().map(|(key, value)| (&*key, value))
     }
@@ -82,7 +82,7 @@ impl<K: Ord, V> SmallMap<K, V> {
         self.0.get(self.find(key)?).map(|(_, value)| value)
     }
 
-    /// The value of a key, to be changed.
+    /// The value of a key, mutable.
     pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -91,7 +91,7 @@ impl<K: Ord, V> SmallMap<K, V> {
         Some(&mut self.0[at].1)
     }
 
-    /// Whether there is a value of this key.
+    /// Whether the key has a value.
     pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -99,7 +99,7 @@ impl<K: Ord, V> SmallMap<K, V> {
         self.find(key).is_some()
     }
 
-    /// Adds a value; replaces the one of the same key.
+    /// Adds a value, or replaces the value of the same key.
     pub fn insert(&mut self, key: K, value: V) {
         match self.place(&key) {
             Ok(at) => self.0[at].1 = value,
@@ -136,8 +136,8 @@ impl<K: Ord, V> SmallMap<K, V> {
         &mut self.0[at].1
     }
 
-    /// The value of a key, for keys that mostly come in order; adds the default if there is none. Looks from place `next` on first,
-    /// and sets it to the place after the key.
+    /// The value of a key, for keys that mostly arrive in order; adds the default if there is none. Searches from index `next`
+    /// first, and sets it to the index after the key.
     pub fn or_default_next(&mut self, next: &mut usize, key: &K) -> &mut V
     where
         K: Clone,
@@ -149,7 +149,7 @@ impl<K: Ord, V> SmallMap<K, V> {
         &mut self.0[at].1
     }
 
-    /// The place of a key, which is looked for from place `next` on first; adds the default if there is none.
+    /// The index of a key, searched from index `next` first; adds the default if there is none.
     #[inline(never)] // It is seldom needed, and long.
     fn place_from(&mut self, next: usize, key: &K) -> usize
     where
@@ -173,7 +173,7 @@ impl<K: Ord, V> SmallMap<K, V> {
         self.0.insert(at, entry);
     }
 
-    /// The place of a key. Among a few, looking for an equal one is faster than a binary search.
+    /// The index of a key. With few entries, a linear search is faster than a binary one.
     fn find<Q: Ord + ?Sized>(&self, key: &Q) -> Option<usize>
     where
         K: Borrow<Q>,
@@ -184,7 +184,7 @@ impl<K: Ord, V> SmallMap<K, V> {
         self.0.iter().position(|(held, _)| held.borrow() == key)
     }
 
-    /// The place of a key, or the one where it belongs; quick if it belongs at the end, as keys mostly come in order.
+    /// The index of a key, or the index where it belongs; quick if it belongs at the end, as keys mostly arrive in order.
     fn place<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
     where
         K: Borrow<Q>,

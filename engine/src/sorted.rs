@@ -1,17 +1,17 @@
 //! A sorted list in blocks, whose memory is little more than that of its items, however many there are.
 //!
-//! The keys of items need not be in the list: whoever looks for an item says how each of the others compares with it.
+//! The keys of items need not be in the list: the caller that looks for an item says how each of the others compares with it.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 
-/// Items of a block, at most.
+/// Most items of a block.
 const BLOCK: usize = 256;
 
 /// Items in an order, each once.
 #[derive(Clone, Debug)]
 pub(crate) struct Sorted<T> {
-    // Invariant: none is empty. Deques, as items are often removed from the front.
+    // Invariant: no block is empty. Deques, as items are often removed from the front.
     blocks: Vec<VecDeque<T>>,
 }
 
@@ -32,7 +32,7 @@ impl<T: Copy> Sorted<T> {
         self.at(0, 0)
     }
 
-    /// The items from the one that is looked for on; `place` says how an item compares with it.
+    /// The items from the searched one on; `place` says how an item compares with it.
     pub(crate) fn from<'a>(
         &'a self,
         place: &dyn Fn(T) -> Ordering,
@@ -42,13 +42,13 @@ impl<T: Copy> Sorted<T> {
         blocks.iter().flatten().skip(at).copied()
     }
 
-    /// Adds an item where it belongs, unless an equal one is there; returns whether it did.
+    /// Inserts an item in order, unless an equal one is there; returns whether it did.
     pub(crate) fn insert(&mut self, item: T, place: impl Fn(T) -> Ordering) -> bool {
         let (mut block, mut at) = self.seek(&place);
         if self.at(block, at).is_some_and(|found| place(found) == Ordering::Equal) {
             return false;
         }
-        // Between two blocks, it goes to the end of the first if that has room.
+        // Between two blocks, it is added at the end of the first if that has room.
         let before = block.checked_sub(1).and_then(|before| self.blocks.get(before));
         if let Some(before) = before.filter(|before| at == 0 && before.len() < BLOCK) {
             (block, at) = (block - 1, before.len());
@@ -93,7 +93,7 @@ impl<T: Copy> Sorted<T> {
         self.blocks.get(block)?.get(at).copied()
     }
 
-    /// The first item that is not before the one that is looked for: its block, and its place in the block.
+    /// The first item that is not before the searched one: its block, and its index in the block.
     fn seek(&self, place: impl Fn(T) -> Ordering) -> (usize, usize) {
         let before = |item: &T| place(*item) == Ordering::Less;
         if self.first().is_none_or(|first| !before(&first)) {

@@ -1,7 +1,7 @@
-//! The normalised span, log record and report: what the engine is fed.
+//! The normalised span, log record and report: the input of the engine.
 //!
-//! A convention has already read the attributes; from here on there are concepts, not
-//! attribute names. Absent is `None`, never an empty string and never zero.
+//! A convention has already read the attributes; from here on the code knows concepts, not attribute names. Absent is `None`, never
+//! an empty string and never zero.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -17,13 +17,13 @@ use super::facts::AgentKey;
 use super::math::Quanta;
 use super::saved::{self, Name};
 
-/// The scope of spans that are made of log records; the name of a scope has this hash by chance alone.
+/// The scope of spans that are made from log records; a real scope's name has this hash only by chance.
 pub const RECORD_SCOPE: u64 = 0x7265_636f_7264_6564;
 
 /// The name of the span by which an agent reports that it is in a loop.
 pub const REPORTED_LOOP: &str = "agentgauge.loop_detected";
 
-/// The bytes in the middle of the trace id of a turn that log records tell of.
+/// The bytes in the middle of the trace id of a turn from log records.
 const TURN_MARK: [u8; 2] = [0xa6, 0x75];
 
 /// A W3C trace id: 16 bytes, not all zero.
@@ -34,7 +34,7 @@ pub struct TraceId(pub [u8; 16]);
 #[derive(Clone, Copy, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct SpanId(pub [u8; 8]);
 
-/// The hash of an id that is only compared with others: of a tool call, or of a model's answer.
+/// The hash of an id that is only compared with others: of a tool call, or of a model's response.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct IdHash(NonZeroU64);
 
@@ -53,11 +53,11 @@ pub struct Timestamp(pub u64);
 pub enum Operation {
     /// A model call.
     Chat,
-    /// The creation of an agent: not behaviour.
+    /// The creation of an agent, which is not behaviour.
     CreateAgent,
     /// An embedding call: not behaviour by itself.
     Embeddings,
-    /// A judge at work: not the agent's behaviour.
+    /// A judge at work, which is not the agent's behaviour.
     Evaluation,
     /// A tool call.
     ExecuteTool,
@@ -75,10 +75,10 @@ pub enum Operation {
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
 pub enum Status {
-    /// Nothing was said.
+    /// Nothing was sent.
     #[default]
     Unset,
-    /// The application said it went well.
+    /// The application reported success.
     Ok,
     /// The operation failed.
     Error,
@@ -93,7 +93,7 @@ pub struct SessionName {
     pub id: Arc<str>,
 }
 
-/// What the resource of a span says; shared by all spans of one export.
+/// What the resource of a span states; shared by all spans of one export.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Resource {
     /// `service.name`.
@@ -116,10 +116,10 @@ pub struct Resource {
     pub attempt: Option<Box<Attempt>>,
 }
 
-/// Sorted hashes of the distinct values in arguments, each with its place ([`placed`]); mostly few.
+/// Sorted hashes of the distinct values in arguments, each with its place ([`placed`]); usually few.
 pub type Values = SmallVec<[u64; 3]>;
 
-/// The hash of a value at a place: the upper half is of the value, the lower half of the place.
+/// The hash of a value at a place: the upper half is from the value, the lower half from the place.
 pub fn placed(value: u64, place: u64) -> u64 {
     const LOWER: u64 = u64::MAX >> 32;
     value & !LOWER | place & LOWER
@@ -139,7 +139,7 @@ pub struct Arguments {
     text: Option<Arc<str>>,
 }
 
-/// What a tool span says of its call.
+/// What a tool span states about its call.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct ToolFacts {
     /// The tool's name; unknown names are never equal to each other.
@@ -150,11 +150,11 @@ pub struct ToolFacts {
     pub arguments: Option<Arguments>,
     /// Hash of the canonical result.
     pub result_hash: Option<u64>,
-    /// Whether it is no call of the agent but a framework's bookkeeping.
+    /// Whether it is a framework's bookkeeping rather than a call by the agent.
     pub phantom: bool,
 }
 
-/// What a model was told of a tool call that it had made.
+/// The result that a model received for a tool call that it had made.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
@@ -181,10 +181,11 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// The counts as they are meant, by the sum that the span tells, if it does.
+    /// The counts with their intended meaning, in view of the sum on the span, if there is one.
     ///
-    /// There are none if a call is said to have read and written nothing: libraries write zeros where nobody told them. Tokens of a cache are
-    /// added to the input where it does not contain them: where they are more than it, or the sum has all of them side by side.
+    /// There are none if a call appears to have read and written nothing: libraries write zeros when the counts are unknown. Tokens
+    /// from a cache are added to the input if it does not contain them: if they are more than the input, or if the sum counts all
+    /// of them separately.
     pub fn normalised(self, total: Option<u64>) -> Self {
         if (self.input, self.output) == (Some(0), Some(0)) {
             return Self::default();
@@ -204,15 +205,15 @@ impl Tokens {
     }
 }
 
-/// What a model span says of its call.
+/// What a model span states about its call.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct ModelFacts {
-    /// The model that answered, else the one that was asked.
+    /// The model that responded, else the requested one.
     pub model: Option<Arc<str>>,
-    /// The model that was asked, if it has another name.
+    /// The requested model, if its name differs.
     #[serde(default)]
     pub requested: Option<Arc<str>>,
-    /// The provider's id of the answer.
+    /// The provider's id of the response.
     pub response_id: Option<IdHash>,
     /// Tokens of this call.
     pub tokens: Tokens,
@@ -222,39 +223,39 @@ pub struct ModelFacts {
     pub tool_calls: Vec<ToolFacts>,
     /// Results of earlier tool calls, from the end of its input.
     pub tool_results: Vec<ToolResult>,
-    /// Whether a user's message ends its input; `None`: not on the wire.
+    /// Whether a user's message ends its input; `None`: not sent.
     pub asked_by_user: Option<bool>,
-    /// Whether the conversation before it was cut down to a summary: the model may not know what it did.
+    /// Whether the preceding conversation was cut down to a summary: the model may not know what it did.
     #[serde(default)]
     pub compacted: bool,
-    /// Time until the first piece of a streamed answer came, in nanoseconds.
+    /// Time to the first chunk of a streamed response, in nanoseconds.
     #[serde(default)]
     pub first_chunk_nanos: Option<u64>,
-    /// Whether a server of one's own runs the model: no price ships for that.
+    /// Whether the model is self-hosted, so that no shipped price applies.
     #[serde(default)]
     pub local: bool,
 }
 
-/// What a span or a trace says of the attempt at a task that it is part of.
+/// What a span or a trace states about the attempt at a task that it is part of.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Attempt {
-    /// The task or test case that is run repeatedly.
+    /// The task or test case, which is run repeatedly.
     pub task: Option<Arc<str>>,
     /// The experiment or suite run.
     pub run: Option<Arc<str>>,
     /// The repetition.
     pub trial: Option<Arc<str>>,
-    /// Whether the task succeeded; `None`: nobody said.
+    /// Whether the task succeeded; `None`: not reported.
     pub success: Option<bool>,
-    /// Whether the agent says that it gave up or handed over.
+    /// Whether the agent reports that it gave up or handed over.
     pub abstained: Option<bool>,
     /// The kind of disturbance that it ran under: `none`, `fault`, `environment`, `prompt`.
     pub perturbation: Option<Arc<str>>,
     /// The disturbance among those of its kind.
     pub perturbation_id: Option<Arc<str>>,
-    /// Whether it is the undisturbed run that others are compared with.
+    /// Whether it is the undisturbed run with which others are compared.
     pub baseline: Option<bool>,
-    /// The answer that is right.
+    /// The correct answer.
     pub expected_output: Option<Arc<str>>,
     /// The tools that should be called, in order.
     pub expected_tools: Vec<Arc<str>>,
@@ -275,34 +276,34 @@ pub struct Violation {
     pub severity: Option<Arc<str>>,
 }
 
-/// What few spans and log records say beside calls: of their session, of guardrails, of people.
+/// What few spans and log records state apart from calls: about their session, guardrails, and people.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Remarks {
     /// The session that the span's session continues.
     pub previous_session: Option<Arc<str>>,
-    /// A guardrail that looked at what went in or came out.
+    /// A guardrail that checked the input or the output.
     pub guardrail: Option<Guardrail>,
-    /// The last time that the agent stopped to wait for somebody, or went on.
+    /// The last time that the agent stopped to wait for a person, or continued.
     pub pause: Option<Pause>,
     /// The kind of error that ended the span, if it failed: the name of a class, a code.
     pub error_type: Option<Arc<str>>,
-    /// The agent that a tool call began, whose work is below it.
+    /// The agent that a tool call started, whose work is below it.
     #[serde(default)]
     pub begins: Option<Arc<str>>,
     /// Whether a person accepted the change to a file that a tool call was to make.
     pub accepted_edit: Option<bool>,
-    /// Whether the span ended before its work was done, for a person to answer: what is left is done in another run.
+    /// Whether the span ended before its work was done, to let a person answer: the rest is done in another run.
     #[serde(default)]
     pub interrupted: bool,
     /// Whether a person refused the tool call, so that it did not run.
     #[serde(default)]
     pub refused: bool,
-    /// Whether the run that the span is a part of failed with it, whatever the span of the run says.
+    /// Whether the run that the span is part of failed with it, whatever the span of the run states.
     #[serde(default)]
     pub failed_run: bool,
 }
 
-/// What a guardrail came to.
+/// The result of a guardrail.
 #[derive(
     Clone, Debug, Default, Deserialize, Eq, Hash, JsonSchema, Ord, PartialEq, PartialOrd, Serialize,
 )]
@@ -310,14 +311,14 @@ pub struct Remarks {
 pub struct Guardrail {
     /// Its name; null if not sent.
     pub name: Option<Arc<str>>,
-    /// What it decided, in its own words; null if not sent.
+    /// Its decision, in its own words; null if not sent.
     pub result: Option<Arc<str>>,
 }
 
-/// An agent stopped to wait for somebody, or went on. The order is that of time.
+/// An agent stopped to wait for a person, or continued. The order is that of time.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Pause {
-    /// When it stopped or went on.
+    /// When it stopped or continued.
     pub at: Timestamp,
     /// Whether it waits from then on.
     pub waits: bool,
@@ -328,11 +329,11 @@ pub struct Pause {
 pub struct Text {
     /// 0 is best: the convention's order of preference within one span.
     pub rank: u8,
-    /// The text itself, at most `max_text_bytes` long; empty where nobody reads it.
+    /// The text itself, at most `max_text_bytes` long; empty if nothing reads it.
     pub text: Arc<str>,
 }
 
-/// One span, normalised. The order is total, so that of two spans with one id the same one is kept, whichever comes first.
+/// One span, normalised. The order is total: of two spans with one id the same one is kept, whatever the order of arrival.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Span {
     /// The trace.
@@ -341,7 +342,7 @@ pub struct Span {
     pub span_id: SpanId,
     /// Its parent; `None` for a root.
     pub parent: Option<SpanId>,
-    /// Whether its parent is of another process; `None`: not said.
+    /// Whether its parent is in another process; `None`: not sent.
     #[serde(default)]
     pub remote_parent: Option<bool>,
     /// Start, by the client's clock (repaired if absurd).
@@ -356,16 +357,16 @@ pub struct Span {
     pub status: Status,
     /// Whether it failed, by its status or any other sign that the convention knows.
     pub failed: bool,
-    /// Whether something stopped it before its end (the greatest length, a filter, a guardrail, a limit of turns) or the model refused.
+    /// Whether something stopped it early (the maximum length, a filter, a guardrail, a limit of turns) or the model refused.
     #[serde(default)]
     pub stopped: bool,
-    /// Whether it is the streamed answer to a model request that has a span of its own, which ended before the answer began.
+    /// Whether it is the streamed response to a model request that has a span of its own, which ended before the response began.
     #[serde(default)]
     pub streamed: bool,
-    /// The convention that recognised the span; `None`: it is no agent telemetry.
+    /// The convention that recognised the span; `None`: it is not agent telemetry.
     #[serde(deserialize_with = "saved::optional")]
     pub convention: Option<Name>,
-    /// Hash of the scope's name: tells libraries apart.
+    /// Hash of the scope's name, to distinguish libraries.
     pub scope: u64,
     /// The resource's facts.
     pub resource: Arc<Resource>,
@@ -387,7 +388,7 @@ pub struct Span {
     pub user: Option<Arc<str>>,
     /// The tool call, on tool spans.
     pub tool: Option<ToolFacts>,
-    /// The model call, on model spans; on agent spans all model calls together, if the span says what they used.
+    /// The model call, on model spans; on agent spans the sum of all model calls, if the span reports their usage.
     pub model: Option<ModelFacts>,
     /// Task, outcome, documents; boxed, as few spans have any.
     pub attempt: Option<Box<Attempt>>,
@@ -398,7 +399,7 @@ pub struct Span {
     pub input: Option<Text>,
     /// The assistant's text; on a model span its answer, on an agent span the final answer.
     pub output: Option<Text>,
-    /// Hash of an agent's input, if that is a proper text: what the agent was given tells one invocation from another.
+    /// Hash of an agent's input, if that is a proper text: different inputs mean different invocations.
     #[serde(default)]
     pub input_hash: Option<IdHash>,
 }
@@ -414,7 +415,7 @@ pub struct Log {
     pub time: Timestamp,
     /// Position in its request: orders records of equal time.
     pub index: u32,
-    /// Hash of the record: tells a duplicate.
+    /// Hash of the record, to recognise duplicates.
     pub id: u64,
     /// The user's text, if the record has it.
     pub input: Option<Text>,
@@ -424,16 +425,16 @@ pub struct Log {
     pub tool_calls: Vec<ToolFacts>,
     /// Results of tools in a model's input, if the record has it.
     pub tool_results: Vec<ToolResult>,
-    /// Whether the record says that the model call of its span failed.
+    /// Whether the record states that the model call of its span failed.
     #[serde(default)]
     pub failed: bool,
-    /// The kind of error of that.
+    /// The kind of error, if it failed.
     pub error_type: Option<Arc<str>>,
     /// Whether a user's message ends the model's input in the record; `None`: the record has no input.
     pub asked_by_user: Option<bool>,
-    /// Rules that were broken, by the record.
+    /// Rules that were broken, according to the record.
     pub violations: Vec<Violation>,
-    /// The moment at which the agent began to wait for somebody, or went on.
+    /// The moment at which the agent started to wait for a person, or continued.
     #[serde(default)]
     pub pause: Option<Pause>,
     /// The authenticated tenant; never read from an attribute.
@@ -486,16 +487,16 @@ pub struct RunTarget {
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
 pub enum Source {
-    /// We, from the trace.
+    /// The engine, from the trace.
     Computed,
-    /// Our judge.
+    /// The judge.
     Judge,
-    /// Somebody else, in a report.
+    /// A reporter outside of agentgauge.
     #[default]
     Reported,
 }
 
-/// A score that somebody made of a trace or a session.
+/// A score of a trace or a session, as it was reported.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Report {
     /// What the report is about.
@@ -506,52 +507,51 @@ pub struct Report {
     pub score: Quanta,
     /// The score's label, if it has one.
     pub label: Option<Arc<str>>,
-    /// Of an outcome, whether it is a success: as its label says or, of a grade without such a label, as the signal's threshold does;
-    /// `None`: only 1 is one.
+    /// For an outcome, whether it is a success: as its label says or, for a grade without such a label, by the signal's threshold;
+    /// `None`: only 1 is a success.
     pub success: Option<bool>,
-    /// The reason for the score, if our judge gave one.
+    /// The reason for the score, if the judge gave one.
     pub explanation: Option<Arc<str>>,
     /// Who made it.
     pub source: Source,
     /// Evaluator and version; reports with the same target, name and identifier are duplicates.
     pub identifier: Arc<str>,
-    /// Our judge, with its model and the version of its prompts, where the identifier is the rule that was broken.
+    /// The judge, with its model and the version of its prompts, if the identifier is the rule that was broken.
     #[serde(default)]
     pub judge: Option<Arc<str>>,
-    /// When the score was made: of two reports of one source, the later wins, then the greater
-    /// (identifier, score).
+    /// When the score was made: of two reports from one source, the later wins, then the greater (identifier, score).
     pub time: Timestamp,
-    /// The authenticated tenant of the sender: the report holds for this tenant's trace; `None`: for that of any.
+    /// The authenticated tenant of the sender: the report applies to this tenant's trace; `None`: to that of any tenant.
     #[serde(default)]
     pub tenant: Option<Arc<str>>,
 }
 
 impl Report {
-    /// Whether it is a success, if it tells an outcome.
+    /// Whether it is a success, if it states an outcome.
     pub fn is_success(&self) -> bool {
         self.success.unwrap_or(self.score.0 >= Quanta::ONE)
     }
 }
 
 impl Span {
-    /// Whether it was made of a log record and its trace is a turn that log records tell of.
+    /// Whether it was made from a log record and its trace is a turn from log records.
     pub(super) fn is_of_turn(&self) -> bool {
         self.scope == RECORD_SCOPE && self.trace_id.session_of_turn().is_some()
     }
 }
 
 impl Text {
-    /// The rank of a text that is just the JSON of something else: any other text of the turn is better.
+    /// The rank of a text that is merely the JSON of something else: any other text of the turn is preferred.
     pub const LOOSE: u8 = 200;
 
-    /// The fact that there is a text of this rank, without its words.
+    /// A text of this rank without its words, as a sign that there is one.
     #[must_use]
     pub fn unread(self) -> Self {
         Self { text: Arc::default(), ..self }
     }
 }
 
-/// Has ids shown in hex, and written as bytes, not as lists of numbers.
+/// Displays ids in hex, and serialises them as bytes rather than lists of numbers.
 macro_rules! ids {
     ($($id:ident)*) => {$(
         impl fmt::Display for $id {
@@ -598,31 +598,31 @@ impl<const N: usize> Visitor<'_> for Bytes<N> {
 }
 
 impl TraceId {
-    /// The trace id of a turn that log records tell of. All turns of a session have the first eight bytes in common, so they are
-    /// found in one place.
+    /// The trace id of a turn from log records. The ids of all turns of a session share the first eight bytes, so they are adjacent
+    /// in sorted tables.
     pub(super) fn of_turn(session: u64, turn: u64) -> Self {
         let [[a, b, c, d, e, f, g, h], [_, _, i, j, k, l, m, n]] =
             [session.to_be_bytes(), turn.to_be_bytes()];
         let [x, y] = TURN_MARK;
-        // All zero says that the turn is not known.
+        // All zero means that the turn is not known.
         let last = if [i, j, k, l, m, n] == [0; 6] { 1 } else { n };
         Self([a, b, c, d, e, f, g, h, x, y, i, j, k, l, m, last])
     }
 
-    /// The id that stands for some turn of a session; the order of its records tells which one.
+    /// The id that stands for an unknown turn of a session; the order of its records shows which one.
     pub(super) fn of_session(session: u64) -> Self {
         let [a, b, c, d, e, f, g, h] = session.to_be_bytes();
         let [x, y] = TURN_MARK;
         Self([a, b, c, d, e, f, g, h, x, y, 0, 0, 0, 0, 0, 0])
     }
 
-    /// The session of a turn, as [`Self::of_turn`] took it; `None`: the id is not that of a turn that log records tell of.
+    /// The session of a turn, as passed to [`Self::of_turn`]; `None`: the id is not that of a turn from log records.
     pub(super) fn session_of_turn(self) -> Option<u64> {
         let [a, b, c, d, e, f, g, h, x, y, ..] = self.0;
         ([x, y] == TURN_MARK).then(|| u64::from_be_bytes([a, b, c, d, e, f, g, h]))
     }
 
-    /// Whether the id stands for some turn of its session that is not known.
+    /// Whether the id stands for an unknown turn of its session.
     pub(super) fn is_some_turn(self) -> bool {
         self.session_of_turn().is_some_and(|session| self == Self::of_session(session))
     }
@@ -632,8 +632,8 @@ impl TraceId {
         SpanId::of(&[&self.0, b"prompt"])
     }
 
-    /// The id under which a further turn of this trace is held: its number is added to the first two bytes, bit by bit. The same, of that
-    /// id, is the id as it was sent.
+    /// The id under which a later turn of this trace is held: its number is combined with the first two bytes by exclusive or.
+    /// Applied to that id again, it gives the id as sent.
     pub(super) fn of_further_turn(self, turn: u16) -> Self {
         let Self([a, b, rest @ ..]) = &self;
         let [x, y] = turn.to_be_bytes();
@@ -643,7 +643,7 @@ impl TraceId {
         Self(id)
     }
 
-    /// The bytes that decide the shard; those of all turns of a session are the same, and those of all turns of one trace id.
+    /// The bytes that decide the shard; all turns of a session share them, and so do all turns of one trace id.
     pub(super) fn routed_by(&self) -> &[u8] {
         let bytes = if self.session_of_turn().is_some() { 0..8 } else { 2..16 };
         self.0.get(bytes).unwrap_or(&self.0)
@@ -683,7 +683,7 @@ impl IdHash {
         Self(NonZeroU64::new(xxh3_64(id)).unwrap_or(NonZeroU64::MIN))
     }
 
-    /// The hash that is this number; zero stands for none.
+    /// The hash with this number; zero stands for none.
     pub fn of_number(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
     }
@@ -696,7 +696,7 @@ impl From<&str> for IdHash {
 }
 
 impl Timestamp {
-    /// The time since an earlier moment; zero if that is still to come.
+    /// The time since an earlier moment; zero if that moment is in the future.
     pub fn since(self, earlier: Self) -> std::time::Duration {
         std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -715,8 +715,8 @@ impl Timestamp {
 }
 
 impl Arguments {
-    /// Arguments of a text that is canonical JSON already, and of the hashes of its values; see `convention::arguments`. The text is
-    /// left out unless it is to be kept.
+    /// Arguments from a text that is already canonical JSON, and from the hashes of its values; see `convention::arguments`. The
+    /// text is dropped unless it is to be kept.
     pub fn from_canonical(text: &[u8], values: &[u64], keep_text: bool) -> Self {
         let mut distinct = Values::from_slice(values);
         distinct.sort_unstable();
@@ -735,14 +735,14 @@ impl Arguments {
         self.text.as_ref()
     }
 
-    /// Sorted hashes of the distinct scalar values, each with the keys that it stands under.
+    /// Sorted hashes of the distinct scalar values, each with the keys under which it occurs.
     pub fn values(&self) -> &Values {
         &self.values
     }
 }
 
 impl Status {
-    /// The name that results carry.
+    /// The name in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unset => "unset",
@@ -753,7 +753,7 @@ impl Status {
 }
 
 impl Source {
-    /// The name that results carry.
+    /// The name in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Computed => "computed",

@@ -1,12 +1,12 @@
-//! Tenants: who owns a trace, and how much of the shared bounds each tenant gets.
+//! Tenants: who owns a trace, and how much of the shared bounds each tenant may use.
 //!
 //! ```text
 //! quota(tenant, bound) = max(1, floor(bound * share(tenant)))
 //! ```
 //!
-//! Of things that are never pushed out (agents with series of their own) a tenant gets its quota at most. Of things that make room for
-//! newer ones (open traces, sessions, turns) it may take the whole bound while nobody else wants it; at the bound, the tenant that has
-//! the most in proportion to its share loses one.
+//! Where nothing is ever evicted (agents with series of their own), a tenant gets at most its quota. Where older entries make room
+//! for newer ones (open traces, sessions, turns), a tenant may use the whole bound as long as no other needs it; at the bound, the
+//! tenant that holds the most relative to its share loses an entry.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::span::{Log, Span, TraceId};
 
-/// The hash of a tenant's name, as the keys of tables have it; 0: no tenant.
+/// The hash of a tenant's name, as in the keys of tables; 0: no tenant.
 pub type TenantHash = u64;
 
 /// The hash of a tenant's name; 0 for none or an empty one.
@@ -23,7 +23,7 @@ pub fn tenant_hash(tenant: Option<&str>) -> TenantHash {
     tenant.filter(|name| !name.is_empty()).map_or(0, |name| xxh3_64(name.as_bytes()).max(1))
 }
 
-/// The key of a trace among those of all tenants: the same id is another trace for another tenant.
+/// The key of a trace among those of all tenants: the same id in another tenant is another trace.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
@@ -73,7 +73,7 @@ pub struct TenantOptions {
 }
 
 impl TenantOptions {
-    /// The shares, of as many tenants as are known at the start.
+    /// The shares, for the number of tenants that are known at the start.
     pub fn shares(&self, known: usize) -> Shares {
         let equal = 1.0 / f64::from(u32::try_from(known.max(1)).unwrap_or(u32::MAX));
         let others = if self.share > 0.0 { self.share } else { equal };
@@ -97,7 +97,7 @@ impl Default for Shares {
 }
 
 impl Shares {
-    /// The quota of a tenant: how much it gets of a bound, at least one.
+    /// The quota of a tenant: how much of a bound it gets, at least one.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -109,7 +109,7 @@ impl Shares {
         if share >= 1.0 { bound } else { ((bound as f64 * share) as usize).clamp(1, bound.max(1)) }
     }
 
-    /// The tenant that has the most in proportion to its share; of several, the one with the greatest hash.
+    /// The tenant that holds the most relative to its share; among equal ones, the one with the greatest hash.
     #[expect(clippy::cast_precision_loss, reason = "counts of things in memory")]
     pub fn most_over_share(
         &self,
@@ -126,7 +126,7 @@ impl Shares {
     }
 }
 
-/// How many things of each tenant a table has.
+/// The number of entries of each tenant in a table.
 #[derive(Clone, Debug, Default)]
 pub struct TenantCounts {
     by_tenant: BTreeMap<TenantHash, usize>,
@@ -134,13 +134,13 @@ pub struct TenantCounts {
 }
 
 impl TenantCounts {
-    /// Counts one more thing of a tenant.
+    /// Counts one more entry of a tenant.
     pub fn add(&mut self, tenant: TenantHash) {
         *self.by_tenant.entry(tenant).or_default() += 1;
         self.all += 1;
     }
 
-    /// Counts one thing less of a tenant.
+    /// Counts one entry less of a tenant.
     pub fn remove(&mut self, tenant: TenantHash) {
         if let Some(count) = self.by_tenant.get_mut(&tenant) {
             *count -= 1;
@@ -151,22 +151,22 @@ impl TenantCounts {
         }
     }
 
-    /// How many things of all tenants there are.
+    /// The number of entries of all tenants.
     pub fn all(&self) -> usize {
         self.all
     }
 
-    /// Whether a tenant has its quota of `bound`.
+    /// Whether a tenant holds its quota of `bound`.
     pub fn is_at_quota(&self, tenant: TenantHash, shares: &Shares, bound: usize) -> bool {
         self.by_tenant.get(&tenant).is_some_and(|count| *count >= shares.quota(tenant, bound))
     }
 
-    /// Whether any tenant has its quota of `bound`.
+    /// Whether any tenant holds its quota of `bound`.
     pub fn is_any_at_quota(&self, shares: &Shares, bound: usize) -> bool {
         self.by_tenant.iter().any(|(tenant, count)| *count >= shares.quota(*tenant, bound))
     }
 
-    /// The tenant that would have the most in proportion to its share if `newcomer` had one thing more, and has to make room for that.
+    /// The tenant that would hold the most relative to its share if `newcomer` had one more entry, and has to make room for it.
     pub fn greediest_with(&self, shares: &Shares, newcomer: TenantHash) -> Option<TenantHash> {
         let count = |tenant| self.by_tenant.get(&tenant).copied().unwrap_or(0);
         let others = self.by_tenant.iter().filter(|(tenant, _)| **tenant != newcomer);
@@ -174,7 +174,7 @@ impl TenantCounts {
         shares.most_over_share(others.chain([(newcomer, count(newcomer) + 1)]))
     }
 
-    /// The tenant that has the most in proportion to its share, and has to make room at the bound.
+    /// The tenant that holds the most relative to its share, and has to make room at the bound.
     pub fn most_over_share(&self, shares: &Shares) -> Option<TenantHash> {
         shares.most_over_share(self.by_tenant.iter().map(|(tenant, count)| (*tenant, *count)))
     }

@@ -1,19 +1,19 @@
-//! Time, which timers go by, and wall time, which stamps are in.
+//! Engine time, which drives timers, and wall time, which stamps are in.
 //!
 //! The engine's `now` never goes back and never jumps, so neither do timers. The wall clock can be set at any moment. Wall time,
-//! which the ends of traces are compared with to make windows, is `now` plus how far the wall clock was last said to be ahead.
+//! with which the ends of traces are compared to make windows, is `now` plus the last known lead of the wall clock.
 
 use serde::{Deserialize, Serialize};
 
 use super::span::Timestamp;
 
-/// How far wall time is ahead of the time, in nanoseconds; negative where it is behind.
+/// How far wall time is ahead of engine time, in nanoseconds; negative if it is behind.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
 pub struct WallShift(pub i64);
 
-/// A time, and the wall time at it.
+/// A time, and the wall time at that moment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Moment {
     /// The time: for timers and arrivals.
@@ -29,19 +29,19 @@ impl WallShift {
         Self(i64::try_from(ahead).unwrap_or(if ahead < 0 { i64::MIN } else { i64::MAX }))
     }
 
-    /// The wall time at this time; not before 1970.
+    /// The wall time at this time; never before 1970.
     #[must_use]
     pub fn wall(self, now: Timestamp) -> Timestamp {
         Timestamp(now.0.saturating_add_signed(self.0))
     }
 
-    /// The time at this wall time; not before 1970.
+    /// The time at this wall time; never before 1970.
     #[must_use]
     pub fn time(self, wall: Timestamp) -> Timestamp {
         Timestamp(wall.0.saturating_sub_signed(self.0))
     }
 
-    /// The time with the wall time at it.
+    /// The time with its wall time.
     #[must_use]
     pub fn moment(self, now: Timestamp) -> Moment {
         Moment { now, wall: self.wall(now) }

@@ -1,6 +1,5 @@
-//! Results as people and scripts read them: the objects of `replay --output json` and of
-//! the JSON API. Absent is null; ids are hex, times are strings, numbers are not rounded.
-//! Fields may be added; these keep their names and meaning.
+//! Results for people and scripts: the objects of `replay --output json` and of the JSON API. Absent is null; ids are hex, times
+//! are strings, numbers are not rounded. Fields may be added, but the existing ones keep their names and meaning.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -25,7 +24,7 @@ pub struct Document {
     pub agents: Vec<AgentView>,
 }
 
-/// Whose series something counts towards; null where nothing was sent.
+/// The names of an agent; null where nothing was sent.
 #[derive(Clone, Debug, Default, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct AgentName {
     /// `service.name`.
@@ -36,7 +35,7 @@ pub struct AgentName {
     pub agent_version: Option<String>,
     /// The deployment environment.
     pub environment: Option<String>,
-    /// Whose agent it is; left out where senders have no tenants.
+    /// The tenant of the agent; left out if senders have no tenants.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
 }
@@ -77,13 +76,14 @@ pub struct SignalView {
     pub score: f64,
     /// `computed`, `judge` or `reported`.
     pub source: String,
-    /// Which evaluator: of our judge the model and the version of the prompts; null where we computed it or nobody said.
+    /// The evaluator: for the judge, its model and the version of the prompts; null if the score is computed or the evaluator was
+    /// not sent.
     pub evaluator: Option<String>,
-    /// Why, if our judge said.
+    /// The reason, if the judge gave one.
     pub explanation: Option<String>,
-    /// Whether it is at least the signal's threshold.
+    /// Whether the score is at least the signal's threshold.
     pub passed: bool,
-    /// What the source document calls a score of this height; null where it has no name for it.
+    /// The source document's name for a score of this height; null if it has none.
     pub band: Option<&'static str>,
 }
 
@@ -101,11 +101,11 @@ pub struct TokensView {
 pub struct ToolView {
     /// The tool; null if unknown.
     pub name: Option<String>,
-    /// The JSON value after canonicalisation, a string if it is not JSON, null if not sent or not kept.
+    /// The JSON value after canonicalisation; a string if it is not JSON; null if not sent or not kept.
     pub arguments: Option<serde_json::Value>,
-    /// Whether it failed; null if it is not known.
+    /// Whether it failed; null if not known.
     pub error: Option<bool>,
-    /// The kind of error, as `error.type` or the type of the exception tells; left out where nothing does.
+    /// The kind of error, from `error.type` or the type of the exception; left out if neither was sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_type: Option<String>,
     /// Its start.
@@ -128,21 +128,21 @@ pub struct StepView {
     pub start_unix_nano: String,
     /// Its end.
     pub end_unix_nano: String,
-    /// Whether it failed; null if it is not known.
+    /// Whether it failed; null if not known.
     pub error: Option<bool>,
-    /// The kind of error, as `error.type` or the type of the exception tells; left out where nothing does.
+    /// The kind of error, from `error.type` or the type of the exception; left out if neither was sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_type: Option<String>,
-    /// Of a model: its tokens.
+    /// For a model: its tokens.
     pub tokens: TokensView,
-    /// Of a model: its dollars.
+    /// For a model: its cost in dollars.
     pub cost_usd: Option<f64>,
-    /// Seconds until the first piece of the answer, of a model that streams; left out where it is not known.
+    /// Seconds until the first chunk of the response, for a model that streams; left out if not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_chunk_seconds: Option<f64>,
-    /// Of a tool: the JSON value of its arguments; null if not sent.
+    /// For a tool: the JSON value of its arguments; null if not sent.
     pub arguments: Option<serde_json::Value>,
-    /// Of a tool: the first 4 KiB of what it gave back; null if not sent.
+    /// For a tool: the first 4 KiB of its result; null if not sent.
     pub result: Option<String>,
 }
 
@@ -155,26 +155,26 @@ pub struct LoopView {
     /// `warning` or `critical`.
     #[schemars(with = "String")]
     pub severity: Severity,
-    /// The tool; of a cycle the first.
+    /// The tool; for a cycle, the first one.
     pub tool: Option<String>,
     /// The tools of one period of a cycle, in order; else the tool alone.
     pub tools: Vec<String>,
     /// Calls in the run; full periods for a cycle.
     pub count: u64,
-    /// `full`, `arguments`, `results`, `names` or `text`; one of names alone moves no score.
+    /// `full`, `arguments`, `results`, `names` or `text`; a loop with evidence of names alone changes no score.
     #[schemars(with = "String")]
     pub evidence: Evidence,
     /// The traces that the run spans.
     pub trace_ids: Vec<String>,
-    /// Of a run within one trace the place of its first call among the tool calls of that, from 0.
+    /// For a run within one trace, the index of its first call among the tool calls of that trace, from 0.
     pub first: Option<u64>,
-    /// Likewise of its last one.
+    /// Likewise, the index of its last call.
     pub last: Option<u64>,
-    /// Spans of its calls, at most a hundred; empty where the run goes over traces.
+    /// Spans of its calls, at most a hundred; empty if the run spans several traces.
     pub span_ids: Vec<String>,
-    /// Tokens spent inside.
+    /// Tokens spent in the loop.
     pub tokens: TokensView,
-    /// Dollars spent inside.
+    /// Dollars spent in the loop.
     pub cost_usd: Option<f64>,
 }
 
@@ -214,12 +214,12 @@ impl From<&SubAgent> for SubAgentView {
     }
 }
 
-/// A limit that a run went over.
+/// A limit that a run exceeded.
 #[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct LimitView {
     /// `model_calls`, `tool_calls`, `tokens`, `cost_usd`, `duration` or `calls_without_tool`.
     pub limit: &'static str,
-    /// What it is of: `trace` or `session`.
+    /// The kind of run: `trace` or `session`.
     pub run: &'static str,
     /// What was used: a number, dollars, or seconds.
     pub used: f64,
@@ -238,7 +238,7 @@ impl From<Exceeded> for LimitView {
     }
 }
 
-/// What a trace says of the attempt at a task that it is part of.
+/// What a trace states about the attempt at a task that it is part of.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct AttemptView {
     /// The task or test case.
@@ -247,15 +247,15 @@ pub struct AttemptView {
     pub run: Option<Arc<str>>,
     /// The repetition.
     pub trial: Option<Arc<str>>,
-    /// `success`, `failure`, or null if nobody said.
+    /// `success`, `failure`, or null if not reported.
     pub outcome: Option<&'static str>,
-    /// The agent gave up or handed over.
+    /// Whether the agent gave up or handed over.
     pub abstained: Option<bool>,
     /// `none`, `fault`, `environment`, `prompt`, as sent.
     pub perturbation: Option<Arc<str>>,
-    /// Which one of them.
+    /// The disturbance among those of its kind.
     pub perturbation_id: Option<Arc<str>>,
-    /// The undisturbed run that others are compared with.
+    /// Whether it is the undisturbed run with which others are compared.
     pub baseline: Option<bool>,
     /// Tools that should be called, in order.
     pub expected_tools: Vec<Arc<str>>,
@@ -274,9 +274,9 @@ pub struct ViolationView {
     pub constraint: Arc<str>,
     /// `low`, `medium`, `high`; null if not said.
     pub severity: Option<Arc<str>>,
-    /// Who found it: of our judge its model and version of the prompts; null if not known.
+    /// Who found it: for the judge, its model and the version of the prompts; null if not known.
     pub evaluator: Option<String>,
-    /// Why, if our judge said.
+    /// The reason, if the judge gave one.
     pub explanation: Option<String>,
 }
 
@@ -289,21 +289,21 @@ fn is_zero(count: &u64) -> bool {
 pub struct TraceView {
     /// Hex.
     pub trace_id: String,
-    /// The id that its spans have, if the trace is a further turn of that id: the turns before were sealed when it began. Left out where it
-    /// is the trace's own.
+    /// The id on its spans, if the trace is a later turn under that id: the earlier turns were sealed when it began. Left out if
+    /// the id is the trace's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent_trace_id: Option<String>,
     /// First start of its spans.
     pub start_unix_nano: String,
     /// Last end of its spans.
     pub end_unix_nano: String,
-    /// A root arrived.
+    /// Whether a root arrived.
     pub complete: bool,
-    /// The root's, as sent: `ok`, `error`, `unset`; null without a root.
+    /// The status of the root, as sent: `ok`, `error`, `unset`; null without a root.
     pub status: Option<&'static str>,
-    /// The root or the last model call failed.
+    /// Whether the root or the last model call failed.
     pub error: bool,
-    /// The kind of error of the outermost span that failed and tells it; left out where none does.
+    /// The kind of error of the outermost failed span that reports one; left out if none does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_type: Option<String>,
     /// The trace's agent.
@@ -320,15 +320,15 @@ pub struct TraceView {
     pub steps: Vec<StepView>,
     /// Model calls, each once.
     pub llm_calls: u64,
-    /// Seconds in model calls, one beside the other added up.
+    /// Seconds in model calls; calls in parallel add up.
     pub model_seconds: f64,
     /// Tokens of the model calls, as far as they are known; null where none is.
     pub tokens: TokensView,
     /// Dollars of the model calls, likewise.
     pub cost_usd: Option<f64>,
-    /// Successful model calls whose tokens are not known, and so not among the tokens.
+    /// Successful model calls with unknown tokens, which are therefore missing above.
     pub calls_without_tokens: u64,
-    /// Likewise those whose dollars are not known.
+    /// Likewise, those with unknown cost.
     pub calls_without_cost: u64,
     /// Models called, sorted.
     pub models: Vec<String>,
@@ -336,21 +336,21 @@ pub struct TraceView {
     pub user: Option<String>,
     /// Task, outcome, conditions, documents and violations; null if nothing was sent.
     pub attempt: Option<AttemptView>,
-    /// What guardrails came to, in order, at most 100; left out where there were none.
+    /// Results of guardrails, in order, at most 100; left out if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub guardrails: Vec<Guardrail>,
-    /// Since when the agent has been waiting for somebody; left out where it is not.
+    /// Since when the agent has been waiting for a person; left out if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_since_unix_nano: Option<String>,
-    /// Changes to files that people accepted, where a coding agent says so; left out where there are none.
+    /// Changes to files that people accepted, as reported by a coding agent; left out if there are none.
     #[serde(skip_serializing_if = "is_zero")]
     pub accepted_edits: u64,
-    /// Those that they rejected, likewise.
+    /// Changes that people rejected, likewise.
     #[serde(skip_serializing_if = "is_zero")]
     pub rejected_edits: u64,
     /// Loops found in or ending in this trace.
     pub loops: Vec<LoopView>,
-    /// Limits that it went over; left out where there are none.
+    /// Limits that it exceeded; left out if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<LimitView>,
     /// What agents below the outermost one did; left out where there are none.
@@ -362,21 +362,22 @@ pub struct TraceView {
     pub signals: BTreeMap<String, SignalView>,
     /// Weighted risk of each signal that has a part in the scores.
     pub risks: BTreeMap<String, f64>,
-    /// The greatest of them; null without any.
+    /// The greatest of these risks; null without any.
     pub risk: Option<f64>,
     /// Null without a confidence.
     pub weighted_uncertainty: Option<f64>,
     /// Null without a confidence.
     pub situational_penalty: Option<f64>,
-    /// What came of the expectations of the queries that it answers.
+    /// Results of the expectations of the queries that it answers.
     pub expectations: Vec<ExpectationView>,
-    /// Effort beside the agent's other traces, as a session has it; left out of open traces, and below twenty done ones.
+    /// Effort compared with the agent's other traces, as for sessions; left out of open traces, and while fewer than twenty are
+    /// done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<f64>,
-    /// The chance that the run failed which the trace is part of, by this trace alone, in `[0,1]`; left out with the effort.
+    /// The probability that the run of this trace failed, judging by this trace alone, in `[0,1]`; left out with the effort.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted_failure: Option<f64>,
-    /// What it took, if it is done.
+    /// What it used, if it is done.
     #[serde(skip)]
     pub took: Option<Effort>,
 }
@@ -386,7 +387,7 @@ pub struct TraceView {
 pub struct ExpectationView {
     /// The query's text in the file.
     pub query: String,
-    /// Whether it must stop a build.
+    /// Whether a failure must stop a build.
     pub hard_fail: bool,
     /// `correctness`, `path`, `retrieval` and `cost`.
     #[serde(flatten)]
@@ -402,7 +403,7 @@ pub struct LayerView {
     pub problems: Vec<String>,
     /// What holds, and what could not be checked.
     pub notes: Vec<String>,
-    /// The numbers behind it, by the source document's names.
+    /// The underlying numbers, by the source document's names.
     pub details: serde_json::Value,
 }
 
@@ -411,13 +412,14 @@ pub struct LayerView {
 pub struct SessionView {
     /// The session id.
     pub session_id: String,
-    /// Tells sessions of one id apart: the namespace of their services, or the name of their outermost agent; empty: nothing does.
+    /// Distinguishes sessions with the same id: the namespace of their services, or the name of their outermost agent; empty: there
+    /// is neither.
     pub scope: String,
     /// The attribute that named it, `trace` or `instance`.
     pub session_source: String,
     /// The agent of its first trace.
     pub agent: AgentName,
-    /// The session that it continues; left out where no span says so.
+    /// The session that it continues; left out if no span states one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous_session_id: Option<String>,
     /// Scores reported for the session as a whole.
@@ -426,15 +428,15 @@ pub struct SessionView {
     pub traces: Vec<TraceView>,
     /// All traces.
     pub total_traces: u64,
-    /// Traces with at least one weighted signal that nobody had to be asked for: what the reliability is over.
+    /// Traces with at least one weighted signal that needs no judge: those that the reliability covers.
     pub traces_evaluated: u64,
-    /// `agent_reliability`, in `[0,1]`, by signals that are computed or reported; null over nothing.
+    /// `agent_reliability`, in `[0,1]`, from signals that are computed or reported; null over nothing.
     pub reliability: Option<f64>,
-    /// Traces with a weighted signal of our judge: what the judged reliability is over.
+    /// Traces with a weighted signal from the judge: those that the judged reliability covers.
     pub traces_judged: u64,
-    /// By all signals of the traces that our judge was asked about, in `[0,1]`; null over none.
+    /// From all signals of the traces that the judge was asked about, in `[0,1]`; null over none.
     pub judged_reliability: Option<f64>,
-    /// `agent_consistency`, in `[0,1]`, by confidences that are computed or reported; null without any.
+    /// `agent_consistency`, in `[0,1]`, from confidences that are computed or reported; null without any.
     pub consistency: Option<f64>,
     /// The ensemble before it is clamped.
     pub raw_risk: Option<f64>,
@@ -450,18 +452,18 @@ pub struct SessionView {
     pub band: Option<&'static str>,
     /// Weights in force.
     pub signal_weights: BTreeMap<String, f64>,
-    /// Effort beside the agent's other sessions: the mean share of those that took less model calls, tool calls, tokens, dollars,
-    /// time and had a shorter longest call, in `[0,1]`; null below twenty sessions.
+    /// Effort compared with the agent's other sessions, in `[0,1]`: the mean share of those with fewer model calls, tool calls,
+    /// tokens, dollars, less time and a shorter longest call; null with fewer than twenty sessions.
     pub effort: Option<f64>,
-    /// The chance that it failed, in `[0,1]`: from its effort, and from the outcomes of the agent's runs that are known; null below
-    /// twenty sessions.
+    /// The probability that it failed, in `[0,1]`: from its effort, and from the known outcomes of the agent's runs; null with
+    /// fewer than twenty sessions.
     pub predicted_failure: Option<f64>,
-    /// Where that comes from; null with it.
+    /// Where the prediction comes from; null without one.
     pub prediction: Option<PredictionView>,
-    /// Limits that all of its traces together went over; left out where there are none.
+    /// Limits that all of its traces together exceeded; left out if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<LimitView>,
-    /// What its done traces took.
+    /// What its done traces used.
     #[serde(skip)]
     pub took: Effort,
 }
@@ -469,8 +471,8 @@ pub struct SessionView {
 /// Where a prediction comes from.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct PredictionView {
-    /// The share of the agent's sessions, or of its traces, that took less, in `[0,1]`, by `model_calls`, `tool_calls`, `output_tokens`, `cost`,
-    /// `duration`, `longest_call`; left out if it is not known.
+    /// The share of the agent's sessions, or of its traces, that used less, in `[0,1]`, by `model_calls`, `tool_calls`,
+    /// `output_tokens`, `cost`, `duration`, `longest_call`; left out if not known.
     pub more_than: BTreeMap<&'static str, f64>,
     /// What each feature adds to the log-odds of failure.
     pub carried_by: BTreeMap<&'static str, f64>,
@@ -481,21 +483,21 @@ pub struct PredictionView {
 /// One agent.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct AgentView {
-    /// Whose numbers these are.
+    /// The agent.
     #[serde(flatten)]
     pub agent: AgentName,
     /// Sessions seen.
     pub sessions: u64,
     /// Done traces seen.
     pub traces: u64,
-    /// Of these, with at least one weighted signal.
+    /// Done traces with at least one weighted signal.
     pub traces_evaluated: u64,
-    /// The document's formula over all its traces that are held; null over nothing.
+    /// The document's formula over all its traces in memory; null over nothing.
     pub reliability: Option<f64>,
     /// Likewise.
     pub consistency: Option<f64>,
-    /// Done traces by signal and verdict, each trace once, as it was when it was first done; `trace_risk` is the whole. Left out
-    /// of a replay.
+    /// Done traces by signal and verdict, each trace once, as it was when it was first done; `trace_risk` is all signals together.
+    /// Left out in a replay.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub verdicts: BTreeMap<String, VerdictsView>,
     /// Loops by kind.
@@ -513,42 +515,43 @@ pub struct AgentView {
     pub score_samples: BTreeMap<String, u64>,
     /// The agent reliability score by component; null without data.
     pub ars: Option<ArsView>,
-    /// Its streams, and whether they drop; empty before the first done trace.
+    /// Its streams, and whether they are in a drop; empty before the first done trace.
     pub drops: Vec<DropView>,
-    /// What was said to be rolled out of it, of whatever version, the newest first; the last 32.
+    /// Reported deployments of any version of it, the newest first; the last 32.
     pub deployments: Vec<DeploymentView>,
-    /// When something of it last arrived, also of a trace that is open; null before the first trace that counts.
+    /// When something of it last arrived, also for an open trace; null before the first trace that counts.
     pub last_trace_unix_nano: Option<String>,
-    /// What agents below it did in its done traces: a part of all that is told here.
+    /// What agents below it did in its done traces; its own numbers include this.
     pub sub_agents: Vec<SubAgentView>,
-    /// Models that no table has a price for, and how many of their calls tell tokens and no cost.
+    /// Models without a price in any table, and how many of their calls report tokens but no cost.
     pub unpriced_models: BTreeMap<String, u64>,
-    /// Open traces of which nothing has come for longer than is usual.
+    /// Open traces that have been silent for longer than usual.
     pub traces_stalled: u64,
-    /// Seconds of silence of which more is not usual; null before a day of twenty gaps.
+    /// Longest usual silence in seconds; null before twenty gaps over a day are known.
     pub usual_gap_seconds: Option<f64>,
     /// Differences to earlier versions.
     pub versions: Vec<VersionView>,
     /// Tasks, by id.
     pub tasks: Vec<TaskView>,
-    /// Share of its sessions that succeed, by window (`all`, `5m`, `1h`, ...), where the outcome of five of them is known.
+    /// Estimated share of its sessions that succeed, by window (`all`, `5m`, `1h`, ...), if five outcomes in it are known.
     pub success: BTreeMap<String, SuccessView>,
-    /// How well each signal, `reliability` (without the outcome in it), `effort` and `predicted_failure` tell its failed sessions from the others, where five of each are known.
+    /// How well each signal, `reliability` (without the outcome in it), `effort` and `predicted_failure` separate its failed
+    /// sessions from the others, if five of each are known.
     pub signal_auroc: BTreeMap<String, AurocView>,
-    /// How right predicted failures have been; null before five sessions that failed and five that did not are known.
+    /// How accurate predicted failures have been; null before five failed and five successful sessions are known.
     pub calibration: Option<CalibrationView>,
 }
 
 /// How many traces pass.
 #[derive(Clone, Copy, Debug, Default, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct VerdictsView {
-    /// Those that do.
+    /// Those that pass.
     pub pass: u64,
     /// Those that fail.
     pub fail: u64,
 }
 
-/// A share of sessions that succeed.
+/// An estimated share of sessions that succeed.
 #[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct SuccessView {
     /// In `[0,1]`.
@@ -557,37 +560,37 @@ pub struct SuccessView {
     pub lower: f64,
     /// Upper bound.
     pub upper: f64,
-    /// Lower bound of the interval that holds at all times at once, with 95 %: for who looks until it crosses a line.
+    /// Lower bound of the 95 % interval that holds at all times at once: for readers who watch until it crosses a line.
     pub always_lower: f64,
-    /// Upper bound of that.
+    /// Upper bound of that interval.
     pub always_upper: f64,
-    /// Sessions whose outcome is known: of those that our judge was asked about, where there are five, else of all.
+    /// Sessions whose outcome is known: those that the judge was asked about, if there are five, else all.
     pub told: u64,
-    /// Those of them whose outcome others than our judge chose to tell: nobody knows why those.
+    /// Those of them whose outcome was reported by others than the judge, by an unknown selection.
     pub selected: u64,
     /// Sessions in the window, as far as they are counted.
     pub sessions: u64,
 }
 
-/// How well a number tells failed sessions from others.
+/// How well a number separates failed sessions from others.
 #[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct AurocView {
-    /// The chance that of a session that failed and one that did not the first has the greater risk, in `[0,1]`; a coin has 0.5.
+    /// The probability that a failed session has a greater risk than a successful one, in `[0,1]`; 0.5 is chance.
     pub auroc: f64,
     /// Sessions that have both the number and an outcome.
     pub sessions: u64,
 }
 
-/// How right chances of failure are, each told without the session's own outcome.
+/// How accurate predicted probabilities of failure are, each computed without the session's own outcome.
 #[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct CalibrationView {
     /// Mean squared error, in `[0,1]`.
     pub brier: f64,
-    /// The same if the share of sessions that fail were told for each: what the chances have to beat.
+    /// The same for always predicting the share of sessions that fail: the value to beat.
     pub brier_of_base: f64,
     /// Expected calibration error over ten bins, in `[0,1]`.
     pub expected_error: f64,
-    /// Sessions that have both a chance and an outcome.
+    /// Sessions that have both a prediction and an outcome.
     pub sessions: u64,
 }
 
@@ -601,7 +604,7 @@ pub enum ScoreValue {
     ByK(BTreeMap<u32, f64>),
 }
 
-/// The agent reliability score, from 0 to 100. The weights and ceilings are ours, not the source's.
+/// The agent reliability score, from 0 to 100. The weights and ceilings are agentgauge's, not the source's.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct ArsView {
     /// From 0 to 100.
@@ -619,71 +622,71 @@ pub struct ArsComponentView {
     pub score: f64,
     /// Its part in the score.
     pub weight: f64,
-    /// How many runs or cases it is over.
+    /// How many runs or cases it covers.
     pub samples: u64,
 }
 
-/// One stream of an agent, held against what is usual.
+/// One stream of an agent, compared with its usual level.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct DropView {
     /// Which stream: `verdict`, `outcome`, `predicted_failure`, `tool_failures`, `loops`, `effort`, `cost`, `latency`. Levels of the last three are
     /// mean percentiles among the agent's usual traces, those of `predicted_failure` shares of the traces with an outcome, those of the others shares
     /// of traces.
     pub stream: &'static str,
-    /// Whether its drops page; else they warn.
+    /// Whether its drops page; otherwise they warn.
     pub pages: bool,
     /// `quiet`, `recovering`, `warning`, `critical`.
     pub severity: &'static str,
-    /// What it is held against: `objective`, `past`, `version_before`.
+    /// What it is compared with: `objective`, `past`, `version_before`.
     pub against: &'static str,
-    /// That version; null if it is held against something else.
+    /// That version; null if it is compared with something else.
     pub version_before: Option<String>,
     /// The usual level, or that of the objective, in `[0,1]`.
     pub usual: f64,
-    /// Evidence of a drop over what a page takes; from 1 on it is one.
+    /// Evidence of a drop relative to what a page takes; from 1 on, it is a drop.
     pub evidence: f64,
     /// The drop; null while there is none.
     pub drop: Option<DropFoundView>,
 }
 
-/// Something that was rolled out, as somebody told.
+/// A deployment, as it was reported.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct DeploymentView {
     /// When.
     pub unix_nano: String,
-    /// The version that was rolled out; empty: not told.
+    /// The version that was rolled out; empty: not reported.
     pub agent_version: String,
-    /// What it is called; null: not told.
+    /// Its name; null: not reported.
     pub name: Option<String>,
-    /// Whatever level it brought was to be the usual one.
+    /// Whether its level was declared to be the usual one, whatever it is.
     pub accepted: bool,
 }
 
-/// A drop, or what may be one.
+/// A drop, or a possible one.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct DropFoundView {
-    /// End of the first trace that belongs to it, as far as can be told.
+    /// Estimated end of the first trace that belongs to it.
     pub since_unix_nano: String,
-    /// Level before, in `[0,1]`.
+    /// Level before the drop, in `[0,1]`.
     pub from: f64,
-    /// Level since, in `[0,1]`.
+    /// Level since then, in `[0,1]`.
     pub to: f64,
-    /// Traces since.
+    /// Traces since then.
     pub traces: u64,
-    /// How likely it is that the level left what is tolerated, in `[0,1]`, if streams do so once a month.
+    /// The probability that the level left what is tolerated, in `[0,1]`, if streams do so once a month.
     pub confidence: f64,
-    /// The computed signal that carries most of the failures; null: none does.
+    /// The computed signal behind most of the failures; null: none.
     pub signal: Option<String>,
     /// The tool that fails or loops in them; null: none.
     pub tool: Option<String>,
-    /// The kind of error of more than half of them, as `error.type` or the type of the exception tells; null: none.
+    /// The kind of error of more than half of them, from `error.type` or the type of the exception; null: none.
     pub error_type: Option<String>,
-    /// Two sessions at most in which they are, as they were when the drop was found.
+    /// At most two of the sessions with failures, as they were when the drop was found.
     pub sessions: Vec<SessionName>,
 }
 
 impl SessionView {
-    /// The session among those of its tenant.
+    /// The key of the session among those of its tenant.
     pub fn name(&self) -> ScopedId {
         ScopedId { id: self.session_id.as_str().into(), scope: self.scope.as_str().into() }
     }
@@ -695,7 +698,7 @@ impl From<ScopedId> for SessionName {
     }
 }
 
-/// Which session; of a tenant that is known.
+/// A session of a known tenant.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct SessionName {
     /// The session id.
@@ -704,18 +707,18 @@ pub struct SessionName {
     pub scope: String,
 }
 
-/// How an agent's version differs from an earlier one, at 95 % confidence whenever one looks.
+/// How a version of an agent differs from an earlier one, at 95 % confidence at any time.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct VersionView {
     /// The earlier version.
     pub baseline: String,
-    /// Difference of the means of 1 - risk; below 0 is worse.
+    /// Difference of the means of 1 - risk; below 0 means worse.
     pub estimate: f64,
-    /// Least difference of the mean that is consistent with what was seen; below 0 is worse.
+    /// Least difference of the means that is consistent with the data; below 0 means worse.
     pub lower: f64,
-    /// Greatest.
+    /// Greatest difference, likewise.
     pub upper: f64,
-    /// Zero is not between them.
+    /// Whether zero lies outside of these bounds.
     pub differs: bool,
 }
 
@@ -736,8 +739,8 @@ pub struct TaskView {
 }
 
 impl AgentView {
-    /// Replaces what counters say by the sums over the agent's traces in these sessions; without any it stays. Verdicts are left out:
-    /// they are of what was known when they counted.
+    /// Replaces the numbers from counters by the sums over the agent's traces in these sessions; without any traces it stays
+    /// unchanged. Verdicts are left out, as they reflect what was known when they counted.
     pub fn add_up(&mut self, sessions: &[SessionView]) {
         self.verdicts.clear();
         let own = || {
@@ -768,17 +771,17 @@ pub struct WindowView {
     pub traces: u64,
     /// Sessions with a trace in the window.
     pub sessions: u64,
-    /// Traces with at least one weighted signal that nobody had to be asked for: what the reliability is over.
+    /// Traces with at least one weighted signal that needs no judge: those that the reliability covers.
     pub traces_evaluated: u64,
-    /// Traces with a confidence: what the consistency is over.
+    /// Traces with a confidence: those that the consistency covers.
     pub traces_with_confidence: u64,
-    /// Traces with a weighted signal of our judge: what the judged reliability is over.
+    /// Traces with a weighted signal from the judge: those that the judged reliability covers.
     pub traces_judged: u64,
-    /// By signals that are computed or reported; null over nothing.
+    /// From signals that are computed or reported; null over nothing.
     pub reliability: Option<f64>,
-    /// By all signals of the traces that our judge was asked about; null over none.
+    /// From all signals of the traces that the judge was asked about; null over none.
     pub judged_reliability: Option<f64>,
-    /// Share of the evaluated traces that fail, as their risk is over one half; null over nothing.
+    /// Share of the evaluated traces that fail, with a risk over one half; null over nothing.
     pub failure_ratio: Option<f64>,
     /// Null over nothing.
     pub consistency: Option<f64>,

@@ -1,5 +1,5 @@
-//! Reports that wait for what they are about; bounded in number and in time. Where there is no room, the oldest goes of the tenant that
-//! uses the most of its share.
+//! Reports that wait for their subject, bounded in number and in time. At the bound, the oldest one of the tenant that holds the
+//! most relative to its share is dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::span::{Report, Timestamp};
 use super::tenants::{Shares, TenantHash, tenant_hash};
 
-/// What reports are about that wait together.
+/// What a group of waiting reports is about.
 pub trait Subject: Clone + Ord {
-    /// What a report is about; `None` if it is about something else.
+    /// The subject of a report; `None` if it is of another kind.
     fn of(report: &Report) -> Option<Self>;
 
-    /// The tenant in whose share a report waits.
+    /// The tenant whose share a report counts against.
     fn tenant(report: &Report) -> TenantHash {
         tenant_hash(report.tenant.as_deref())
     }
@@ -33,7 +33,7 @@ pub struct Waiting<S> {
     wait: Duration,
 }
 
-/// When a report is given up, and its number. As all wait equally long, this is the order of arrival.
+/// When a report expires, and its number. As all wait equally long, this is the order of arrival.
 type Place = (Timestamp, u64);
 
 type Reports = BTreeMap<Place, Report>;
@@ -52,23 +52,23 @@ impl<S: Subject> Waiting<S> {
         Self { reports, by_subject, by_tenant, next: 0, max, wait }
     }
 
-    /// Takes over the reports of a snapshot; returns how many had to go, as it was written with room for more.
+    /// Takes over the reports from a snapshot; returns how many were dropped, as it may have been written with a larger bound.
     pub fn restore(&mut self, saved: Self, shares: &Shares) -> u64 {
         *self = Self { max: self.max, wait: self.wait, ..saved };
         self.make_room(shares)
     }
 
-    /// Whether none waits.
+    /// Whether no report waits.
     pub fn is_empty(&self) -> bool {
         self.reports.is_empty()
     }
 
-    /// Whether any report about this waits.
+    /// Whether any report about this subject waits.
     pub fn has_any(&self, subject: &S) -> bool {
         self.by_subject.contains_key(subject)
     }
 
-    /// Adds a report, unless it is about something else; returns whether another one had to make room for it.
+    /// Adds a report, unless it is about something else; returns whether another one was dropped for it.
     pub fn insert(&mut self, report: Report, now: Timestamp, shares: &Shares) -> bool {
         let place = (now.after(self.wait), self.next);
         self.next += 1;
@@ -76,7 +76,7 @@ impl<S: Subject> Waiting<S> {
         self.make_room(shares) > 0
     }
 
-    /// Takes the reports about a subject that are meant, in order of arrival.
+    /// Takes the reports about a subject for which `is_meant` holds, in order of arrival.
     pub fn take(&mut self, subject: &S, is_meant: impl Fn(&Report) -> bool) -> Vec<Report> {
         let places = self.by_subject.get(subject).into_iter().flatten();
         let meant = places.filter(|place| self.reports.get(place).is_some_and(&is_meant));
@@ -84,12 +84,12 @@ impl<S: Subject> Waiting<S> {
         meant.into_iter().filter_map(|place| self.remove(place)).collect()
     }
 
-    /// When the next report is given up.
+    /// When the next report expires.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         self.reports.first_key_value().map(|((due, _), _)| *due)
     }
 
-    /// Takes the reports that have waited long enough.
+    /// Takes the reports that have expired.
     pub fn handle_timeout(&mut self, now: Timestamp) -> Vec<Report> {
         let mut given_up = Vec::new();
         while let Some(place) = self.reports.first_key_value().map(|(place, _)| *place)
@@ -145,7 +145,7 @@ impl<S> Serialize for Waiting<S> {
     }
 }
 
-/// Takes a place out of those of a key, and the key if it has no other.
+/// Removes a place from those of a key, and the key if it has no other.
 fn leave<K: Ord>(places: &mut BTreeMap<K, BTreeSet<Place>>, key: &K, place: Place) {
     if let Some(of_key) = places.get_mut(key) {
         of_key.remove(&place);

@@ -1,8 +1,8 @@
 //! Windows: the panes of an agent, added up.
 //!
-//! Risks are on a grid of 1e-4, a sparse map from level to count, so a window is exact on that grid, panes are
-//! added and taken back without drift, and the sum over shards has the same bits in any order. The scores are within
-//! 5e-5 of the formula over unrounded risks.
+//! Risks lie on a grid of 1e-4, as a sparse map from level to count. So a window is exact on that grid, panes are added and
+//! subtracted without drift, and the sum over shards has the same bits in any order. The scores are within 5e-5 of the formula over
+//! unrounded risks.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,13 +18,13 @@ use super::small_map::SmallMap;
 use super::span::Timestamp;
 use super::view::WindowView;
 
-/// Panes that make a window together with the open one.
+/// Number of panes that make a window together with the open one.
 pub const PANES: u64 = 60;
 
 /// The level of a risk of 1.
 const LEVELS: i128 = 10_000;
 
-/// The least level of a trace that fails: its risk is over one half.
+/// The least level of a failing trace: its risk is over one half.
 const FAILING: i32 = 5_001;
 
 /// The sum of some panes.
@@ -51,12 +51,12 @@ impl Window {
         self.replace(&PaneSum::default(), pane);
     }
 
-    /// Takes back a pane that was added.
+    /// Subtracts a pane that was added.
     pub fn remove(&mut self, pane: &PaneSum) {
         self.replace(pane, &PaneSum::default());
     }
 
-    /// Replaces a pane that was added by another; only what differs is touched.
+    /// Replaces a pane that was added; only the differences are touched.
     pub fn replace(&mut self, before: &PaneSum, after: &PaneSum) {
         self.traces = self.traces - before.traces + after.traces;
         self.sessions = self.sessions - before.sessions + after.sessions;
@@ -76,7 +76,7 @@ impl Window {
         self.signals.retain(|_, (count, _)| *count > 0);
     }
 
-    /// Adds all that another window holds.
+    /// Adds another window.
     pub fn merge(&mut self, other: &Self) {
         self.traces += other.traces;
         self.sessions += other.sessions;
@@ -178,7 +178,7 @@ pub fn last_traces<'a>(
     }
 }
 
-/// Takes levels back and adds others, both in order.
+/// Subtracts some levels and adds others, both in order.
 fn replace_levels(held: &mut BTreeMap<i32, u64>, mut before: &[Level], mut after: &[Level]) {
     loop {
         let level = match (before, after) {
@@ -199,7 +199,7 @@ fn replace_levels(held: &mut BTreeMap<i32, u64>, mut before: &[Level], mut after
     }
 }
 
-/// Takes the count of this level if it is the first; else 0.
+/// Removes the first level if it is this one, and returns its count; else returns 0.
 fn take(levels: &mut &[Level], level: i32) -> u64 {
     match levels {
         [first, rest @ ..] if first.level == level => {
@@ -224,7 +224,7 @@ pub fn window_name(window: Duration) -> String {
     }
 }
 
-/// The begin of a window: the least end of a trace in it.
+/// The start of a window: the least end of a trace in it.
 pub(super) fn window_begin(window: Duration, wall: Timestamp) -> Timestamp {
     let width = pane_width(window);
     Timestamp((wall.0 / width).saturating_sub(PANES) * width)

@@ -1,4 +1,4 @@
-//! One agent as its shards tell it: the panes of each shard, and the windows that they add up to.
+//! One agent as reported by its shards: the panes of each shard, and the windows that they add up to.
 
 use std::collections::BTreeMap;
 
@@ -11,24 +11,24 @@ use crate::window::{PANES, Window};
 #[derive(Debug, Default)]
 pub(super) struct Agent {
     pub(super) shards: BTreeMap<u32, Shard>,
-    // By width of their panes; 0 is the window of everything.
+    // By the width of their panes; 0 is the window over everything.
     pub(super) windows: BTreeMap<u64, Window>,
-    // Present once a run was told.
+    // Present once a run was reported.
     pub(super) runs: Option<Box<AgentRuns>>,
 }
 
-/// What one shard has told of an agent.
+/// What one shard has reported about an agent.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     pub(super) revision: u64,
-    // By width and index, each with the revision that told it. Invariant: the sum over shards is in `windows`.
+    // By width and index, each with the revision under which it was sent. Invariant: the sum over shards is in `windows`.
     panes: BTreeMap<(u64, u64), (u64, PaneSum)>,
     // The rest of the newest update, without its panes.
     pub(super) rest: SessionFacts,
 }
 
 impl Agent {
-    /// Whether nothing is held of it.
+    /// Whether nothing is left of it.
     pub(super) fn is_empty(&self) -> bool {
         self.shards.is_empty() && self.runs.is_none()
     }
@@ -73,7 +73,7 @@ impl Agent {
         }
     }
 
-    /// Drops what a shard told under a lower revision; returns whether there was any.
+    /// Drops what a shard sent under a lower revision; returns whether there was any.
     pub(super) fn began(&mut self, number: u32, revision: u64) -> bool {
         let Some(shard) = self.shards.get_mut(&number) else { return false };
         if shard.revision < revision {
@@ -90,7 +90,7 @@ impl Agent {
         !old.is_empty()
     }
 
-    /// Drops all that a shard has told.
+    /// Drops everything that a shard has sent.
     pub(super) fn forget(&mut self, number: u32) {
         let Some(shard) = self.shards.remove(&number) else { return };
         for ((width, _), (_, pane)) in shard.panes {
@@ -100,8 +100,8 @@ impl Agent {
         }
     }
 
-    /// Drops panes that are in no window any more, or, after the wall clock was set back, not yet; returns whether there were
-    /// any.
+    /// Drops panes that are no longer in any window or, after the wall clock was set back, not yet in one; returns whether there
+    /// were any.
     pub(super) fn expire(&mut self, wall: Timestamp) -> bool {
         let mut any = false;
         for shard in self.shards.values_mut() {

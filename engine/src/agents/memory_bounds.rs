@@ -1,4 +1,4 @@
-//! Room for the runs of all agents: `agents.max_run_bytes`.
+//! The bound on the memory of all agents' runs: `agents.max_run_bytes`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,17 +8,17 @@ use super::agent::Agent;
 use crate::facts::AgentKey;
 use crate::tenants::{TenantHash, tenant_hash};
 
-/// The part of the bound that becomes free where it is exceeded, so that not every run that comes looks at all agents.
+/// The fraction of the bound that is freed when it is exceeded, so that not every new run scans all agents.
 const FREED: usize = 16;
 
 impl Agents {
-    /// The bytes of memory that the runs of all agents take, estimated.
+    /// Estimated bytes of memory that the runs of all agents take.
     pub fn run_bytes(&self) -> usize {
         self.run_bytes
     }
 
-    /// Forgets runs if all of them take too many bytes: the oldest of the agent whose runs take most, first of the tenant whose runs
-    /// take most in proportion to its share.
+    /// If all runs take too many bytes, forgets the oldest ones of the agent whose runs take most, in the tenant whose runs take
+    /// most relative to its share.
     pub(super) fn make_room_for_runs(&mut self) {
         let most = self.options.agents.max_run_bytes;
         if self.run_bytes <= most {
@@ -37,7 +37,7 @@ impl Agents {
         }
     }
 
-    /// The agent whose runs take most, of the tenant whose runs take most in proportion to its share, and the bytes that they take.
+    /// The agent whose runs take most, in the tenant whose runs take most relative to its share, and the bytes that they take.
     fn largest(&self) -> Option<(AgentKey, usize)> {
         let held = || {
             let bytes = |agent: &Agent| agent.runs.as_ref().map_or(0, |runs| runs.bytes());
@@ -50,7 +50,7 @@ impl Agents {
         }
         let tenant = self.options.shares.most_over_share(by_tenant.into_iter())?;
         let own = held().filter(|(key, bytes)| *bytes > 0 && tenant_of(key) == tenant);
-        // Of agents whose runs take as much, the first by name.
+        // Ties are broken by name.
         let largest = own.min_by_key(|(key, bytes)| (Reverse(*bytes), *key));
         largest.map(|(key, bytes)| (key.clone(), bytes))
     }

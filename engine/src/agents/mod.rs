@@ -1,8 +1,7 @@
-//! Stage 3: merges what the shards know of each agent into one set of numbers.
+//! Stage 3: merges the reports of all shards about each agent into one set of numbers.
 //!
-//! Every shard of the session stage sends, for each agent, full replacements of the panes that changed; this
-//! stage keeps the newest of each pane and the sum over shards. Sums are integers, so the numbers are the same
-//! bits for any number of shards.
+//! For each agent, every shard of the session stage sends full replacements of the panes that changed; this stage keeps the newest
+//! version of each pane and the sum over shards. Sums are integers, so the numbers have the same bits for any number of shards.
 
 mod agent;
 mod memory_bounds;
@@ -29,7 +28,7 @@ use crate::time::WallShift;
 use crate::view::AgentView;
 use crate::window::{last_traces, pane_width, window_begin, window_name};
 
-/// The name of a report that says that an agent's present level is the usual one. Its label names a stream; without one: all.
+/// The name of a report that declares an agent's present level to be the usual one. Its label names a stream; without one: all.
 pub const BASELINE: &str = "baseline";
 
 /// The stage: all agents.
@@ -38,21 +37,21 @@ pub struct Agents {
     options: Arc<EngineOptions>,
     // By name.
     windows: Vec<(Arc<str>, Duration)>,
-    // Names of the window over everything and of that over the last traces.
+    // Names of the window over everything and of the one over the last traces.
     all: Arc<str>,
     last: Arc<str>,
     drops: Drops,
     agents: BTreeMap<AgentKey, Agent>,
-    // Agents with series of their own, the first that came; at most `max_agents`.
+    // Agents with series of their own, in order of arrival; at most `max_agents`.
     exported: BTreeSet<AgentKey>,
-    // Exported agents of which nothing is certain: they make way for others.
+    // Exported agents without anything that is certain to be theirs: they make way for others.
     uncertain: BTreeSet<AgentKey>,
     // Agents that lost their series to others since the last call of `drain`.
     displaced: BTreeSet<AgentKey>,
     dirty: BTreeSet<AgentKey>,
     // The sum over the runs of all agents.
     run_bytes: usize,
-    // Dirty agents of which more sessions run away since their last update was taken.
+    // Dirty agents for which more sessions run away than in their last update.
     urgent: BTreeSet<AgentKey>,
     // Whether an agent without series of its own has changed.
     overflowed: bool,
@@ -64,17 +63,17 @@ pub struct Agents {
     counts: Counts,
 }
 
-/// The stage in a snapshot. What the shards told is left out: they tell it again.
+/// The stage in a snapshot. What the shards sent is left out, as they send it again.
 #[derive(Debug, Deserialize, Serialize)]
 struct Saved<A, D> {
     exported: Vec<AgentKey>,
     agents: Vec<(AgentKey, A)>,
-    // Follows from what was told of each trace once: no shard can tell it again.
+    // Follows from messages about single traces that are sent only once.
     drops: D,
     now: Timestamp,
 }
 
-/// What no shard can tell again of an agent.
+/// The part of an agent's state that no shard can send again.
 #[derive(Debug, Deserialize, Serialize)]
 struct SavedAgent<R> {
     runs: Option<R>,
@@ -111,7 +110,7 @@ impl Agents {
         }
     }
 
-    /// Applies what a shard tells of an agent, unless a newer update of that shard was applied.
+    /// Applies an update of an agent by a shard, unless a newer one by that shard was applied.
     pub fn handle(&mut self, mut update: SessionFacts, now: Timestamp) {
         self.now = self.now.max(now);
         let wall = self.wall();
@@ -177,13 +176,13 @@ impl Agents {
         self.make_room_for_runs();
     }
 
-    /// Has drops count the traces that were told, in the order in which they arrived, whichever were told together.
+    /// Makes drops count the traces that were received, in order of arrival, however they were batched.
     pub fn settle(&mut self) {
         let after = self.drops.settle(&self.options.drift, &mut self.counts);
         self.dirty.extend(after.into_iter().filter(|key| self.agents.contains_key(key)));
     }
 
-    /// Drops what a shard told under a lower revision: it has told everything that it holds under this one or a higher one.
+    /// Drops what a shard sent under a lower revision: since then it has sent its whole state.
     pub fn began(&mut self, shard: u32, revision: u64) {
         for (key, agent) in &mut self.agents {
             if agent.began(shard, revision) {
@@ -192,7 +191,7 @@ impl Agents {
         }
     }
 
-    /// Every agent that is held.
+    /// Every agent in memory.
     pub fn keys(&self) -> impl Iterator<Item = &AgentKey> {
         self.agents.keys()
     }
@@ -211,7 +210,7 @@ impl Agents {
         }
     }
 
-    /// Takes over the agents of a snapshot; all of them count as changed. The shards have to tell the rest before the next
+    /// Takes over the agents from a snapshot; all of them count as changed. The shards must send the rest before the next
     /// [`Agents::drain`].
     pub fn restore(&mut self, saved: SavedAgents) {
         let Saved { exported, agents, drops, now } = saved.0;
@@ -249,7 +248,7 @@ impl Agents {
 
     /// Accepts the present level of an agent as the usual one.
     fn accept(&mut self, agent: &AgentKey, report: &Report) {
-        // Traces that came before the report count before it.
+        // Traces that arrived before the report count before it.
         self.settle();
         let stream = report.label.as_deref();
         if &*report.name != BASELINE || stream.is_some_and(|name| Stream::named(name).is_none()) {
@@ -264,7 +263,7 @@ impl Agents {
 
     /// Remembers a deployment of these agents.
     fn deploy(&mut self, agents: &AgentKey, report: &Report) {
-        // Traces that came before the report count before it.
+        // Traces that arrived before the report count before it.
         self.settle();
         let deployment = Deployment::of(agents, report, self.shift.wall(self.now));
         let is_new =
@@ -291,7 +290,7 @@ impl Agents {
         }
         let agent = self.agents.entry(key.clone()).or_default();
         let runs = agent.runs.get_or_insert_with(|| Box::new(new_runs(&self.options)));
-        // Outcomes that come together count in the order of their runs, however they are sorted.
+        // Outcomes that arrive together count in the order of their runs, in whatever order they were sent.
         let start = runs.start(target).unwrap_or(report.time);
         let last = runs.last_trace(target);
         let (effort, session) = last.map(|trace| (trace.effort, trace.session.clone())).unzip();
@@ -308,8 +307,8 @@ impl Agents {
         runs.report(target, report, self.shift.moment(now), &mut self.counts);
         self.run_bytes = self.run_bytes - before + runs.bytes();
         self.make_room_for_runs();
-        // Only the first outcome of a run counts, as with a session, and only if the run is held with it: else it would count anew
-        // each time it is sent.
+        // Only the first outcome of a run counts, as for a session, and only if the run is held with it: otherwise it would count
+        // again each time it is sent.
         let outcome = outcome.filter(|_| {
             let runs = self.agents.get_mut(&key).and_then(|agent| agent.runs.as_mut());
             runs.is_some_and(|runs| runs.count_report(target))
@@ -320,8 +319,8 @@ impl Agents {
         self.dirty.insert(key);
     }
 
-    /// Gives an agent series of its own while there is room; an agent of which something is certain may take those of one of which
-    /// nothing is. Returns whether it has series of its own.
+    /// Gives an agent series of its own while there is room; an agent with something certain to be its own may displace one
+    /// without. Returns whether it has series of its own.
     fn export(&mut self, key: &AgentKey, is_certain: bool) -> bool {
         if !self.exported.contains(key) {
             let is_full = self.exported.len() >= self.options.agents.max_agents;
@@ -344,8 +343,8 @@ impl Agents {
         true
     }
 
-    /// Takes the series from the last agent of which nothing is certain: one of this tenant, else, if `of_any`, one of any tenant.
-    /// Returns whether there was one.
+    /// Takes the series from the last agent that has nothing certain to be its own: one of this tenant, else, if `of_any`, one of
+    /// any tenant. Returns whether there was one.
     fn displace(&mut self, tenant: &str, of_any: bool) -> bool {
         let of_tenant = self.uncertain.range(AgentKey::first_of(tenant)..);
         let of_tenant = of_tenant.take_while(|key| *key.tenant == *tenant).last();
@@ -357,7 +356,7 @@ impl Agents {
         self.displaced.insert(last)
     }
 
-    /// Whether a tenant has as many agents as it may; `agents` begins with its own.
+    /// Whether a tenant has its quota of agents; `agents` begins with its own.
     fn is_at_quota<'a>(&self, tenant: &str, agents: impl Iterator<Item = &'a AgentKey>) -> bool {
         let quota =
             self.options.shares.quota(tenant_hash(Some(tenant)), self.options.agents.max_agents);
@@ -371,13 +370,13 @@ impl Agents {
         pane.map(|due| self.shift.time(due))
     }
 
-    /// When the open pane of the narrowest window is over, by wall time.
+    /// When the open pane of the narrowest window ends, by wall time.
     fn next_edge(&self) -> Option<Timestamp> {
         let width = self.options.agents.windows.iter().map(|window| pane_width(*window)).min()?;
         Some(Timestamp((self.wall().0 / width).saturating_add(1).saturating_mul(width)))
     }
 
-    /// The least end of a trace that is in each window, by name.
+    /// The least end of a trace in each window, by name.
     fn window_begins(&self) -> BTreeMap<Arc<str>, Timestamp> {
         let wall = self.wall();
         let windows = self.windows.iter();
@@ -388,7 +387,8 @@ impl Agents {
         self.shift.wall(self.now)
     }
 
-    /// Sets how far wall time is ahead of time, after the wall clock was set. No timer moves; what is then in no window is dropped.
+    /// Sets how far wall time is ahead of engine time, after the wall clock was set. No timer moves; what is then in no window is
+    /// dropped.
     pub fn shift_to(&mut self, shift: WallShift) {
         let is_back = shift < self.shift;
         if shift == self.shift {
@@ -434,8 +434,8 @@ impl Agents {
         self.drain_some(usize::MAX)
     }
 
-    /// Takes the updates of at most `most` agents that have changed, and that of the shared series with the last of them; none
-    /// once all were taken.
+    /// Takes the updates of at most `most` agents that have changed, and that of the shared series with the last of them; none once
+    /// all were taken.
     pub fn drain_some(&mut self, most: usize) -> Vec<AgentFacts> {
         self.settle();
         let mut updates = Vec::with_capacity(self.dirty.len().min(most));
@@ -457,12 +457,12 @@ impl Agents {
         updates
     }
 
-    /// Whether more sessions of an agent run away, which people are paged for.
+    /// Whether more sessions of an agent run away, which pages people.
     pub fn is_urgent(&self) -> bool {
         !self.urgent.is_empty()
     }
 
-    /// Takes the updates of at most `most` agents of which more sessions run away.
+    /// Takes the updates of at most `most` agents for which more sessions run away.
     pub fn drain_urgent(&mut self, most: usize) -> Vec<AgentFacts> {
         self.settle();
         let mut updates = Vec::new();
@@ -503,8 +503,8 @@ impl Agents {
         Some(update)
     }
 
-    /// Adds when an agent was last heard of, by wall time: also of traces that are open, or not certain to be its own, as they may count
-    /// only long after. What is usual is longer by how late that is known.
+    /// Adds when an agent was last heard of, by wall time: open traces and those not certain to be its own are included, as they
+    /// may count only long after. What is usual is extended by that delay.
     fn add_last_heard(&self, key: &AgentKey, agent: &Agent, view: &mut AgentView) {
         let Some(counted) = self.drops.last_trace(key) else { return };
         let heard =
@@ -515,9 +515,9 @@ impl Agents {
         view.usual_gap_seconds = view.usual_gap_seconds.map(|gap| gap + late);
     }
 
-    /// Adds to the silences of an agent what others show: its other versions how many traces are lost and, while it has too few traces
-    /// of its own to know, what is usual. Traces get the name of their service if no span names their agent, and of many only the root
-    /// does: so what is lost under that name counts for the other agents of the service.
+    /// Adds to the silences of an agent what others show: from its other versions, how many traces are lost and, while it has too
+    /// few traces of its own, what is usual. Traces get the name of their service if no span names their agent, and in many traces
+    /// only the root does: so what is lost under the service's name counts for the other agents of the service.
     fn add_silences_of_versions(&self, key: &AgentKey, update: &mut AgentFacts) {
         let silences = &mut update.silences;
         if silences.open.is_empty() {
@@ -544,7 +544,7 @@ impl Agents {
         update.view.traces_stalled = silences.stalled();
     }
 
-    /// Traces that no span has named the agent of yet learn what is usual from that agent of their service whose traces are usually
+    /// For traces whose agent no span has named yet, adds what is usual from that agent of their service whose traces are usually
     /// silent for longest, and from all of its agents how many are lost.
     fn add_silences_of_service(&self, key: &AgentKey, silences: &mut Silences) {
         let mut by_name: BTreeMap<&str, Silences> = BTreeMap::new();
@@ -562,19 +562,19 @@ impl Agents {
         }
     }
 
-    /// Counts of what could not be used, and of what was over a bound.
+    /// Counts of what could not be used, and of what exceeded a bound.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Counts from zero again.
+    /// Restarts the counts from zero.
     pub fn restart_counts(&mut self) {
         self.counts = Counts::default();
     }
 
     /// The numbers of one agent, or of several that share their series.
     fn update(&self, key: AgentKey, agents: &[&Agent]) -> AgentFacts {
-        // Mostly there is one agent, whose windows are used as they are.
+        // Usually there is one agent, whose windows are used directly.
         let window = |width: u64| {
             let held = agents.iter().filter_map(|agent| agent.windows.get(&width));
             let held = held.map(Cow::Borrowed).reduce(|mut sum, more| {
@@ -740,7 +740,7 @@ mod tests {
         assert!(!stage.is_urgent());
     }
 
-    /// One update of an agent of service `a` of which so many traces are done, and one is silent.
+    /// One update of an agent of service `a` with so many done traces, one of which is silent.
     fn silent(name: &str, version: &str, traces: u64, ended: &[(u8, u64)]) -> SessionFacts {
         let update = update("a", 0, traces + 1, vec![]);
         let agent = update.agent.map(|agent| {
@@ -802,7 +802,7 @@ mod tests {
         assert_eq!(stalled(&mut stage, "", "2"), Some((1, 1)));
     }
 
-    /// The streams of an agent of which these scores of runs, each by name, run and time, were reported.
+    /// The streams of an agent after these scores of runs, each by name, run and time, were reported.
     fn streams_of(agents: AgentOptions, told: &[(&str, &str, u64)]) -> Vec<DropView> {
         let mut stage = Agents::new(Arc::new(EngineOptions { agents, ..EngineOptions::default() }));
         let now = Timestamp(100 * MINUTE);
@@ -861,13 +861,13 @@ mod tests {
         Run,
         /// Its trace is done, and says that it failed if this is so.
         Done(bool),
-        /// The trace's outcome is told later.
+        /// The trace's outcome is reported later.
         Later,
         /// The outcome is reported by the name of the run.
         Reported,
     }
 
-    /// The stream of outcomes of an agent after forty runs of which this came.
+    /// The stream of outcomes of an agent after forty runs with these outcomes.
     fn outcomes_after(steps: &[Step]) -> Option<DropView> {
         let mut stage = Agents::new(Arc::default());
         let mut revision = 0;

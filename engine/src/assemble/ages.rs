@@ -8,7 +8,7 @@ use crate::span::Timestamp;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ages(BTreeMap<u64, usize>);
 
-/// Ages by which open traces are shown, youngest first, each with the minutes from which on a trace is older.
+/// Ages by which open traces are shown, youngest first, each with the minutes after which a trace is older.
 pub const AGES: [(&str, u64); 5] =
     [("under_1m", 1), ("1m_to_5m", 5), ("5m_to_15m", 15), ("15m_to_1h", 60), ("over_1h", u64::MAX)];
 

@@ -1,4 +1,4 @@
-//! How often each tool was called in a trace, which tells without evaluating the trace whether it may have a loop.
+//! How often each tool was called in a trace; shows whether a trace may have a loop without evaluating it.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -8,11 +8,11 @@ use crate::small_map::SmallMap;
 use crate::span::{Log, Span, Timestamp, ToolFacts};
 use crate::trace::TraceContents;
 
-/// Calls by the hash of the tool's name; calls of models without a name are under the empty name, and may be of any tool.
+/// Calls by the hash of the tool's name; model-requested calls without a name are under the empty name, and may be of any tool.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     tools: SmallMap<u64, Called>,
-    /// When the trace was searched for loops last.
+    /// When the trace was last searched for loops.
     pub(super) searched: Timestamp,
 }
 
@@ -25,12 +25,12 @@ struct Called {
     spans: usize,
     /// Number of calls in the output of models and in log records.
     said: usize,
-    /// Whether the tool may be called again and again.
+    /// Whether the tool is allowed to repeat.
     allowed: bool,
 }
 
 impl Calls {
-    /// Counts the calls in these spans and log records, and no others.
+    /// Counts the calls in these spans and log records, from zero.
     pub(super) fn count(&mut self, parts: &TraceContents, options: &LoopOptions) {
         self.tools.clear();
         for (tool, arguments) in parts.spans.called_tools() {
@@ -57,8 +57,7 @@ impl Calls {
         log.tool_calls.iter().map(name).for_each(|tool| self.said(tool, options));
     }
 
-    /// Whether a tool that may not be called again and again was called often enough for a loop; `tools` is the number of all
-    /// tool spans.
+    /// Whether a tool that is not allowed to repeat was called often enough for a loop; `tools` is the number of all tool spans.
     pub(super) fn may_loop(&self, tools: usize, options: &LoopOptions) -> bool {
         let Least { known, names } = loops::least(options);
         let calls = || self.tools.values();
@@ -66,7 +65,7 @@ impl Calls {
             let often = |called: &Called| called.known >= known || called.spans >= names;
             return calls().any(|called| !called.allowed && often(called));
         }
-        // A span may take its arguments from a model's output, and its name too, if no model said the span's own name.
+        // A span may take its arguments from a model's output, and its name too, if no model used the span's own name.
         let of_said = |called: &&Called| called.said > 0;
         let named: usize = calls().map(|called| called.spans).sum();
         let named_as_said: usize = calls().filter(of_said).map(|called| called.spans).sum();

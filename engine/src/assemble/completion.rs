@@ -1,24 +1,24 @@
-//! When a trace is over, and which agent it is shown under until then.
+//! When a trace is done, and which agent it is shown under until then.
 //!
-//! | What tells | Then it is done |
+//! | Evidence | The trace is done |
 //! |---|---|
-//! | a span without a parent is in | after `trace_idle` |
-//! | the missing parent of an agent's or a workflow's span is of another process | after `trace_idle` |
-//! | parents of such spans never came in earlier traces | after `trace_idle` |
-//! | they came, or the missing parent of an agent's span is of its own process | at `trace_max_age` |
-//! | nothing | after `rootless_idle` |
+//! | a span without a parent has arrived | after `trace_idle` |
+//! | the missing parent of an agent's or a workflow's span is in another process | after `trace_idle` |
+//! | parents of such spans never arrived in earlier traces | after `trace_idle` |
+//! | they did arrive, or the missing parent of an agent's span is in the same process | at `trace_max_age` |
+//! | none | after `rootless_idle` |
 //!
-//! A root that ended before others did and while a parent is missing, as of a request that only began the work, tells nothing: the
-//! trace is as one without a root.
+//! A root that ended before other spans did, while a parent is missing, does not count as evidence, as it may be the root of a
+//! request that only started the work: the trace is treated like one without a root.
 //!
-//! A trace that was done without its root is sealed when it was quiet for `trace_max_age`: so a run that goes on after a pause is one
-//! trace, however long it lasts. If by then no span has named its agent, and the root was known to come, its verdicts are skipped: half
-//! of a run that went well tells nothing.
+//! A trace that was done without its root is sealed once it was quiet for `trace_max_age`: so a run that continues after a pause is
+//! one trace, however long it lasts. If no span has named its agent until then, and the root was expected, its verdicts are
+//! skipped: the success of half a run says nothing.
 //!
-//! "Such" spans have the same tenant, service, scope, operation and, if they are of agents or of no known operation, name. A
-//! trace is quiet while it gets no input. A trace that is done without its root waits for it, and nothing of it is counted before
-//! it is sealed: so what was learned decides when it shows in gauges, and not what is counted. Only where traces became
-//! final without a root time and again are further ones final after `late_horizon`.
+//! "Such" spans have the same tenant, service, scope, operation and, for agents and spans of no known operation, name. A trace is
+//! quiet while it gets no input. A trace that is done without its root waits for it, and nothing of it is counted before it is
+//! sealed: so what was learned decides when it shows in gauges, but not what is counted. Only if traces of the same kind repeatedly
+//! became final without a root are further ones final after `late_horizon`.
 
 use super::ages::AGES;
 use super::open_trace::{OpenTrace, Pending, State, WithoutRoot};
@@ -34,7 +34,7 @@ impl Assembler {
         self.ages.at(now)
     }
 
-    /// Makes a trace done that was quiet for a while, or has it looked at again later.
+    /// Makes a trace done that was quiet for a while, or schedules another check.
     pub(super) fn close_or_wait(&mut self, id: TraceKey, now: Timestamp, known: &Learned) {
         let Some(held) = self.traces.get_mut(id) else { return };
         let rooted = held.root_tells_end();
@@ -48,11 +48,11 @@ impl Assembler {
         let done = held.done_at(evidence, &self.options);
         if done > now {
             if held.is_rooted() && held.evidence != evidence {
-                // It was told at once, before this was known.
+                // It was sent at once, before this was known.
                 held.tell_at = now;
             }
             held.evidence = evidence;
-            // What is learned until then may give better evidence.
+            // What is learned until then may improve the evidence.
             held.deadline = done.min(now.after(self.options.rootless_idle));
             return;
         }
@@ -79,7 +79,7 @@ impl Assembler {
         if spared {
             held.without_root = WithoutRoot::Spared;
         }
-        // From then on spans open it again, each for `trace_idle` at most; it counts once.
+        // From then on spans reopen it, each for at most `trace_idle`; it counts once.
         if held.is_of_age(now, &self.options) && !held.partial {
             held.partial = true;
             self.counts.add("traces_partial", "age");
@@ -101,7 +101,7 @@ impl Assembler {
         }
     }
 
-    /// Learns from a trace that becomes final without a root, for the sake of others.
+    /// Learns from a trace that becomes final without a root.
     pub(super) fn learn_at_end(&mut self, id: TraceKey, known: &Learned) {
         let without = |held: &&OpenTrace| held.has_begun() && !held.root_tells_end();
         let Some(held) = self.traces.get(id).filter(without) else { return };
@@ -111,14 +111,14 @@ impl Assembler {
         }
     }
 
-    /// Learns from the root of a trace that was made final early without it, or would have been, that roots come.
+    /// Learns that roots arrive, from the root of a trace that was made final early without it, or would have been.
     pub(super) fn too_late<'s>(&mut self, spans: impl Iterator<Item = &'s Span>, now: Timestamp) {
         for root in spans.filter(|span| span.parent.is_none()) {
             too_late(&root.resource, now, &mut self.lessons);
         }
     }
 
-    /// Notes spans of a sealed trace, for which nothing more is taken.
+    /// Notes spans of a sealed trace, which accepts no more.
     pub(super) fn dropped<'s>(
         &mut self,
         id: TraceKey,
@@ -126,7 +126,7 @@ impl Assembler {
         now: Timestamp,
     ) {
         let roots = spans.clone().filter(|span| span.parent.is_none()).count();
-        // A root that was in time may be sent again.
+        // A root that was in time may be resent.
         if roots > 0 && self.sealed.finds_root(id) {
             self.too_late(spans.clone(), now);
         }
@@ -136,9 +136,9 @@ impl Assembler {
         self.counts.add_many("late", "dropped", (spans.count() - missed) as u64);
     }
 
-    /// Sets the agent of an update, and whether that is certain: it is once nothing more is waited for, whatever came first, or, in a
-    /// turn told by log records, which only the next one ends, once the prompt is in and an agent named. An agent that nothing has named
-    /// by then gets the name of the service; before, that of the one agent that is known there.
+    /// Sets the agent of an update and whether it is certain. It is certain once nothing more is waited for, whatever arrived
+    /// first; in a turn from log records, once the prompt has arrived and an agent is named. If nothing has named the agent by
+    /// then, it gets the service's name; before that, the one agent known there.
     pub(super) fn name(
         &self,
         held: &OpenTrace,
@@ -155,13 +155,13 @@ impl Assembler {
             let (resource, scope) = source;
             known.names.only(resource, scope, held.touched)
         });
-        // The span that names the agent, and tells how it ended, was waited for in vain, or there was no room for what came.
+        // The span that names the agent and shows how it ended was waited for in vain, or there was no room for further spans.
         let half = held.cut || held.waits_for_root();
-        // A further turn may be no more than what a sub-agent does, whose caller began before it.
+        // A later turn may be merely the work of a sub-agent whose caller began before it.
         update.unjudged = (unnamed || held.turn > 0) && over && !update.complete && half;
         if unnamed && over {
             *agent = agent.with(|parts| parts.agent_name.clone_from(&parts.service_name));
-            // Nobody could know before whose it was.
+            // Until now, the agent could not be known.
             if sealed && only.is_none_or(|only| only.agent_name != agent.agent_name) {
                 update.last_heard_unix_nano = held.deadline.0;
             }
@@ -178,7 +178,7 @@ impl Assembler {
         news.for_each(|news| self.lessons.named(news));
     }
 
-    /// Learns the agent of a trace that is not told yet and whose root has come, if no agent is known of one of its sources.
+    /// Learns the agent of a trace that is not sent yet and whose root has arrived, if no agent is known for one of its sources.
     pub(super) fn learn_name_of(&mut self, id: TraceKey, known: &Learned) {
         let Some(held) = self.traces.get(id) else { return };
         let spans = &held.parts.spans;
@@ -197,7 +197,7 @@ impl Assembler {
     }
 }
 
-/// An agent with the name of the known one; the version and environment that its own spans state are kept.
+/// An agent with the name of the known one; it keeps the version and environment that its own spans state.
 fn presume(agent: &AgentKey, known: &AgentKey) -> AgentKey {
     agent.with(|parts| {
         parts.agent_name.clone_from(&known.agent_name);

@@ -1,7 +1,7 @@
-//! When something has to be done about a trace, earliest first.
+//! When something must be done about a trace, earliest first.
 //!
-//! Input makes its trace due later; the entry of the trace stays where it is and is moved when it comes up, so that input
-//! costs no search.
+//! Input postpones the deadline of its trace; the entry of the trace stays where it is and is moved when its turn comes, so that
+//! input costs no search.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -11,14 +11,14 @@ use crate::sorted::Sorted;
 use crate::span::{Timestamp, TraceId};
 use crate::tenants::{Shares, TenantHash, TraceKey};
 
-/// Traces by when they have to be looked at.
+/// Traces by the time of their next check.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deadlines {
     // Invariant: no tenant without traces.
     tenants: BTreeMap<TenantHash, Lists>,
-    // Traces to look at with the next drain; each once, as its `look` tells.
+    // Traces to check in the next drain, each once, as its `look` field shows.
     marked: Vec<TraceKey>,
-    // Whether these are in order, the first one last.
+    // Whether these are in order, with the first one last.
     in_order: bool,
 }
 
@@ -32,19 +32,19 @@ struct Lists {
     len: usize,
 }
 
-/// When a trace has to be looked at, which is not later than it is due, and the trace.
+/// When a trace has to be checked, which is not later than its deadline, and the trace.
 type Entry = (Timestamp, TraceKey);
 
 /// An [`Entry`] among those of its tenant.
 type Due = (Timestamp, TraceId);
 
 impl Deadlines {
-    /// The next moment to look at a trace.
+    /// The next moment to check a trace.
     pub(super) fn next(&self) -> Option<Timestamp> {
         self.first().map(|(due, _)| due)
     }
 
-    /// The entry of the trace to look at next.
+    /// The entry of the trace to check next.
     pub(super) fn first(&self) -> Option<Entry> {
         let firsts = self.tenants.iter().filter_map(|(tenant, lists)| {
             let (due, id) = lists.open.first().into_iter().chain(lists.done.first()).min()?;
@@ -53,7 +53,7 @@ impl Deadlines {
         firsts.min()
     }
 
-    /// The tenant that has the most traces in proportion to its share, counting one more for the newcomer.
+    /// The tenant that has the most traces relative to its share, counting one more for the newcomer.
     pub(super) fn most_over_share(
         &self,
         shares: &Shares,
@@ -94,14 +94,14 @@ impl Deadlines {
         lists.flat_map(|lists| lists.open.iter()).map(move |(_, id)| TraceKey { id, tenant })
     }
 
-    /// Enters a trace.
+    /// Adds a trace.
     pub(super) fn insert(&mut self, (due, TraceKey { id, tenant }): Entry, done: bool) {
         let lists = self.tenants.entry(tenant).or_default();
         let list = if done { &mut lists.done } else { &mut lists.open };
         lists.len += usize::from(list.insert((due, id), |other| other.cmp(&(due, id))));
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub(super) fn remove(&mut self, (due, TraceKey { id, tenant }): Entry) {
         let Some(lists) = self.tenants.get_mut(&tenant) else { return };
         let is_meant = |other: Due| other.cmp(&(due, id));
@@ -112,14 +112,14 @@ impl Deadlines {
         }
     }
 
-    /// Moves the entry of a trace to where it is due.
+    /// Moves the entry of a trace to its deadline.
     pub(super) fn reschedule(&mut self, id: TraceKey, held: &mut OpenTrace) {
         self.remove((held.queued, id));
         held.queued = held.due();
         self.insert((held.queued, id), held.state != State::Open);
     }
 
-    /// Marks a trace that got input, to be told or to be looked at, and moves its entry if it is due earlier.
+    /// Marks a trace that got input, to be sent or checked, and moves its entry if its deadline is earlier.
     pub(super) fn touched(&mut self, id: TraceKey, held: &mut OpenTrace, tells: bool) {
         self.mark(id, held, if tells { Pending::Tell } else { Pending::News });
         if held.due() < held.queued {
@@ -127,7 +127,7 @@ impl Deadlines {
         }
     }
 
-    /// Has the trace looked at with the next drain.
+    /// Makes the next drain check the trace.
     pub(super) fn mark(&mut self, id: TraceKey, held: &mut OpenTrace, look: Pending) {
         if held.look == Pending::No && look != Pending::No {
             self.marked.push(id);
@@ -136,7 +136,7 @@ impl Deadlines {
         held.look = held.look.max(look);
     }
 
-    /// Takes the first traces to look at, in order: `at_most` of them.
+    /// Takes the first `at_most` traces to check, in order.
     pub(super) fn take_marked(&mut self, at_most: usize) -> Vec<TraceKey> {
         if !mem::replace(&mut self.in_order, true) {
             self.marked.sort_unstable_by(|one, other| other.cmp(one));
@@ -146,7 +146,7 @@ impl Deadlines {
         first
     }
 
-    /// Whether there are traces to look at.
+    /// Whether there are traces to check.
     pub(super) fn has_marked(&self) -> bool {
         !self.marked.is_empty()
     }

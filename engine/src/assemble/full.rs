@@ -1,8 +1,8 @@
-//! Sessions that take no further trace: the sender of one is told in the answer, and the session stage does not have to drop the trace
+//! Sessions that accept no further trace: the response informs the sender, and the session stage does not have to drop the trace
 //! silently.
 //!
-//! For this, the root of the trace and the id of the full session must come together. A trace whose root comes later is taken, and
-//! dropped when it is done (`trace_updates`, `session_full`).
+//! For this, the root of the trace and the id of the full session must arrive together. A trace whose root arrives later is
+//! accepted, and dropped when it is done (`trace_updates`, `session_full`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::span::{Span, Timestamp};
 use crate::tenants::TraceKey;
 use crate::trace;
 
-/// The reason for leaving out spans that would begin one more trace of a full session.
+/// The reason for leaving out spans that would begin another trace of a full session.
 pub(super) const SESSION_FULL: &str = "session_full";
 
 impl Assembler {
-    /// Sets the sessions that take no new trace; all others do.
+    /// Sets the sessions that accept no new trace; all others do.
     pub fn refuse_traces_of(&mut self, full: BTreeSet<Arc<SessionId>>) {
         self.full_sessions = full;
     }
@@ -43,7 +43,7 @@ impl Assembler {
         }
         let view = trace.parts.view();
         let agent = trace::agent(&view, &mut self.agents);
-        // Nothing is presumed: a trace with its root that names no agent is of that of its service in the end.
+        // No agent is presumed: a trace with its root that names no agent belongs to the agent named after its service in the end.
         let reading = self.read(&trace, &view, agent, None);
         reading.is_some_and(|reading| {
             let session = reading.update.session.as_ref().map(SessionId::from);
@@ -52,7 +52,7 @@ impl Assembler {
         })
     }
 
-    /// Whether a span names the id of a full session of its tenant, in whatever scope.
+    /// Whether a span names the id of a full session of its tenant, with any scope.
     fn names_full_session(&self, span: &Span) -> bool {
         let tenant = span.resource.tenant.clone().unwrap_or_default();
         let named = [&span.session, &span.session_in_json, &span.resource.session];

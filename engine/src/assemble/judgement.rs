@@ -1,5 +1,5 @@
-//! What a judge was asked of a trace, and what it has answered. This is in snapshots: no answer is paid for twice, and
-//! questions that were with the judge when the process ended are asked again.
+//! What a judge was asked about a trace, and what it has answered. This is in snapshots: no answer is paid for twice, and questions
+//! that were with the judge when the process ended are asked again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,29 +11,29 @@ use crate::judging::{JudgeReply, JudgeRequest, RubricRequest};
 /// Questions to the judge: whether the metrics are judged, and the rules for the answer.
 pub(super) type Questions = (bool, Vec<RubricRequest>);
 
-/// What the judge was asked of a trace, and what it has answered.
+/// What the judge was asked about a trace, and what it has answered.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(super) struct PendingJudgement {
-    // Whether it has been decided, which happens once, if the metrics are judged.
+    // Whether it has been decided if the metrics are judged, which happens once.
     decided: bool,
     // Whether the metrics are with the judge.
     metrics: bool,
-    // Keys of rules that were ever given to the judge, and of those that are with it.
+    // Keys of all rules that were ever sent to the judge, and of those that are with it.
     rules: BTreeSet<String>,
     open_rules: BTreeSet<String>,
     judgements: Judgements,
-    // Answers by question; only as long as something is with the judge.
+    // Answers by question; kept only while something is with the judge.
     answered: BTreeMap<String, String>,
 }
 
 impl PendingJudgement {
-    /// The state of a trace of which nothing was asked; `decided`: it has been decided if the metrics are judged.
+    /// The state of a trace about which nothing was asked; `decided`: it has been decided whether the metrics are judged.
     pub(super) fn new(decided: bool) -> Self {
         Self { decided, ..Self::default() }
     }
 
-    /// The questions to ask: the metrics once, if they are picked, and each rule once. [`Self::asked`] notes that they are asked.
+    /// The questions to ask: the metrics once, if they are picked, and each rule once. [`Self::asked`] notes that they were asked.
     pub(super) fn to_ask(
         &self,
         pick: impl FnOnce() -> bool,
@@ -44,7 +44,7 @@ impl PendingJudgement {
         (metrics || !rubrics.is_empty()).then_some((metrics, rubrics))
     }
 
-    /// Notes that it has been decided if the metrics are judged, and that the questions of the request are with the judge.
+    /// Notes that it has been decided whether the metrics are judged, and that the questions of the request are with the judge.
     pub(super) fn asked(&mut self, request: Option<&JudgeRequest>) {
         self.decided = true;
         let Some(JudgeRequest { metrics, rubrics, .. }) = request else { return };
@@ -54,7 +54,7 @@ impl PendingJudgement {
         self.open_rules.extend(keys());
     }
 
-    /// The questions that are still with the judge; of these rules those that are.
+    /// The questions that are still with the judge; `rubrics` are filtered accordingly.
     pub(super) fn ask_again(&self, mut rubrics: Vec<RubricRequest>) -> Option<Questions> {
         rubrics.retain(|rubric| self.open_rules.contains(&rubric.key));
         (self.metrics || !rubrics.is_empty()).then_some((self.metrics, rubrics))
@@ -65,13 +65,14 @@ impl PendingJudgement {
         self.metrics || !self.open_rules.is_empty()
     }
 
-    /// Whether the metrics will not be asked about, and nothing is with the judge. Answers to an earlier process may come before their
+    /// Whether the metrics will not be asked about, and nothing is with the judge. Answers for an earlier process may arrive before
+    /// their question.
     /// question.
     pub(super) fn is_over(&self) -> bool {
         self.decided && !self.is_open()
     }
 
-    /// Takes a reply of the judge; returns whether it changes the evaluation of the trace.
+    /// Applies a reply of the judge; returns whether it changes the evaluation of the trace.
     pub(super) fn take(&mut self, reply: JudgeReply) -> bool {
         if reply.metrics_over {
             (self.decided, self.metrics) = (true, false);

@@ -1,30 +1,32 @@
-//! Further turns of a trace id.
+//! Later turns of a trace id.
 //!
-//! A conversation may be one trace, whatever the number of its turns. A turn that comes while the trace can still change is part of it.
-//! After that the id stays, and what began when all of the sealed turn had ended belongs to a further one: a trace of its own, in the same
-//! session, held under [`crate::span::TraceId::of_further_turn`]. What began before is late. By their own times, not by when they come, so the order
-//! in which the spans of a turn come makes no difference, and what is sent again begins no turn.
+//! A conversation may be one trace, whatever the number of its turns. A turn that arrives while the trace can still change is part
+//! of it. After that, spans with the same id that began after the end of the sealed turn belong to a later turn: a trace of its
+//! own, in the same session, held under [`crate::span::TraceId::of_further_turn`]. Spans that began earlier are late. Their own
+//! times decide, not the time of arrival, so the order in which the spans of a turn arrive makes no difference, and resent spans
+//! begin no turn.
 //!
-//! A turn has begun once a span without a parent or an agent's is in. If neither comes until it would be sealed, what came belonged to
-//! the turn before, as what runs on behind an answer does: it is dropped as late, and nobody is told of it.
+//! A turn has begun once a span without a parent or an agent's span has arrived. If neither arrives until it would be sealed, its
+//! spans belonged to the turn before, such as work that continues in the background after an answer: it is dropped as late, and no
+//! message is sent.
 
 use super::open_trace::{OpenTrace, State};
 use super::sealed::Ending;
 use super::{Assembler, Span, Timestamp, TraceKey};
 
 impl Assembler {
-    /// The trace that spans of this id belong to: its id, and after which time they have to have begun to do so.
+    /// The trace to which spans with this id belong: its key, and the time after which spans must have begun to belong to it.
     pub(super) fn turn_of(&self, sent: TraceKey) -> (TraceKey, Timestamp) {
         let is_held = self.traces.get(sent).is_some_and(|held| held.state != State::Sealed);
         let sealed = if is_held { None } else { self.sealed.ending(sent) };
-        // Turns that log records tell of have ids of their own.
+        // Turns from log records have ids of their own.
         let further = sealed.filter(|ending| {
             ending.turns < u16::MAX && sent.id.session_of_turn().is_none() && ending.end.0 > 0
         });
         further.map_or((sent, Timestamp(0)), |ending| (turn(sent, ending.turns), ending.end))
     }
 
-    /// Applies spans of one id of which the turns before are sealed; those that began after `end` are of a further turn.
+    /// Applies spans with an id whose earlier turns are sealed; those that began after `end` belong to a later turn.
     pub(super) fn further_spans<'s>(
         &mut self,
         (sent, turn): (TraceKey, TraceKey),
@@ -51,13 +53,13 @@ impl Assembler {
         turn(sent, turns.saturating_sub(1))
     }
 
-    /// The number of the turn that a trace of this key is if it is opened, given the id as its spans have it.
+    /// The number of the turn that a trace with this key is if it is opened, given the id on its spans.
     pub(super) fn number_of_turn(&self, (sent, id): (TraceKey, TraceKey)) -> u16 {
         let sealed = if sent == id { None } else { self.sealed.ending(sent) };
         sealed.map_or(0, |ending| ending.turns)
     }
 
-    /// Remembers that a trace is sealed, so that nothing more is taken for it.
+    /// Remembers that a trace is sealed, so that nothing more is accepted for it.
     pub(super) fn note_sealed(&mut self, id: TraceKey, ending: Ending) {
         let max = self.options.max_sealed_traces;
         let own = turn(id, ending.turns.saturating_sub(1));
@@ -72,13 +74,13 @@ impl Assembler {
 }
 
 impl OpenTrace {
-    /// Whether it is a first turn, or a span is in that begins a further one.
+    /// Whether it is a first turn, or has a span that begins a later one.
     pub(super) fn has_begun(&self) -> bool {
         self.turn == 0 || self.begins()
     }
 }
 
-/// The key of a turn of an id; of that key, the key of the id.
+/// The key of a turn of an id; applied to that key again, the key of the id.
 fn turn(sent: TraceKey, turn: u16) -> TraceKey {
     TraceKey { id: sent.id.of_further_turn(turn), ..sent }
 }

@@ -1,8 +1,8 @@
-//! What is learned from traces for the sake of others: which agents there are, and whether parents of spans come.
+//! Knowledge from some traces that helps with others: which agents there are, and whether parents of spans arrive.
 //!
-//! All shards look into one table, as the traces of a service are in any of them. A shard only reads it: what it learned it hands
-//! out, and whoever owns the table adds that, in whatever order and however often. So what is known does not depend on the number of
-//! shards. Only news is handed out, so a busy service costs little.
+//! All shards read one table, as the traces of a service may be in any of them. A shard hands out what it learned, and the table's
+//! owner adds that, in any order and any number of times. So the knowledge does not depend on the number of shards. Only news is
+//! handed out, so a busy service costs little.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::count::Counts;
 use crate::options::AssembleOptions;
 use crate::tenants::Shares;
 
-/// What all shards know.
+/// The knowledge of all shards.
 #[derive(Clone, Debug)]
 pub struct Learned {
     pub(super) names: Names,
@@ -37,13 +37,13 @@ struct Tables<N, P> {
     parents: P,
 }
 
-/// The tables that were read from a snapshot.
+/// The tables read from a snapshot.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub struct SavedLearned(Tables<Saved<Agents>, Saved<ParentsSeen>>);
 
 impl Learned {
-    /// Nothing yet; at most `max_learned` entries of each kind, of which tenants have these shares.
+    /// Empty tables of at most `max_learned` entries each, which tenants share by these shares.
     pub fn new(options: &AssembleOptions, shares: Shares) -> Self {
         let mut names = Names::new(options.max_learned);
         names.shared_by(shares.clone());
@@ -58,7 +58,7 @@ impl Learned {
         counts.add_many("learned", "forgotten", forgotten);
     }
 
-    /// Counts of what had to be forgotten.
+    /// Counts of forgotten entries.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -73,7 +73,7 @@ impl Learned {
         Tables { names: self.names.save(), parents: self.parents.kinds.save() }
     }
 
-    /// Takes over the tables of a snapshot.
+    /// Takes over the tables from a snapshot.
     pub fn restore(&mut self, SavedLearned(saved): SavedLearned) {
         self.names.restore(saved.names);
         self.parents.kinds.restore(saved.parents);
@@ -91,13 +91,13 @@ impl Lessons {
         self.names.entry(source).or_default().join(agents);
     }
 
-    /// Adds what a trace showed of the parents of one kind of spans.
+    /// Adds what a trace showed about the parents of one kind of spans.
     pub(super) fn showed(&mut self, kind: LearnedKey, seen: ParentsSeen) {
         self.parents.entry(kind).or_default().join(seen);
     }
 }
 
-/// Adds values to a table; returns how many entries had to be forgotten for it.
+/// Adds values to a table; returns how many entries were forgotten for them.
 fn join<V: Join + Default>(table: &mut Recent<V>, values: BTreeMap<LearnedKey, V>) -> u64 {
     values.into_iter().for_each(|(topic, value)| table.learn(topic).join(value));
     table.take_forgotten()

@@ -1,14 +1,15 @@
-//! Room for what open and done traces hold: `assemble.max_bytes` for all of it, and `judge.max_open_bytes` for the texts that are kept for
-//! a judge alone. Tenants share both.
+//! Bounds on the memory of open and done traces: `assemble.max_bytes` for all of it, and `judge.max_open_bytes` for the texts that
+//! are kept for a judge alone. Tenants share both.
 //!
-//! A tenant may take all of it while no other tenant wants any. If there is none left, the tenant with the most in proportion to its share
-//! gives some: of the first, traces go early, as where there are too many of them; of the second, traces lose their texts, the quietest
-//! first. If that is the tenant that needs room for texts, its new spans are kept without theirs.
+//! A tenant may use all of it while no other tenant needs any. If none is left, the tenant that holds the most relative to its
+//! share makes room: for the first bound, its traces are sealed early, as if there were too many of them; for the second, its
+//! quietest traces lose their texts. If that is the tenant that needs room for texts, its new spans are kept without theirs.
 //!
-//! One trace has `assemble.max_trace_bytes`. Over it, its texts go, as most of them are answers that are not the last one; a trace that is
-//! as large without them is full, as one is with `assemble.max_spans_per_trace` spans. Both bound memory, and not what is known of the
-//! agent: spans of no known operation take half of the places and three quarters of the bytes at most; and spans without a parent and
-//! those of agents, which come last and say whose the trace is and how it ended, have a reserve beyond both.
+//! One trace has `assemble.max_trace_bytes`. Above it, the trace loses its texts, as most of them are answers other than the last
+//! one; a trace that is as large without them is full, like one with `assemble.max_spans_per_trace` spans. Both bounds limit
+//! memory, but not what is known about the agent: spans of no known operation take at most half of the places and three quarters of
+//! the bytes; and spans without a parent and those of agents, which arrive last and show the agent and how the trace ended, have a
+//! reserve beyond both.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ use crate::span::{Operation, Span};
 use crate::tenants::{Shares, TenantHash};
 use crate::trace::Bytes;
 
-/// The bytes that traces hold.
+/// The bytes of memory of traces.
 #[derive(Debug, Default)]
 pub(super) struct HeldBytes {
     all: Sums,
@@ -32,7 +33,7 @@ pub(super) struct HeldBytes {
 pub(super) struct Sums {
     /// All of them.
     pub(super) all: usize,
-    /// Those of long texts that only people and models read.
+    /// Bytes of long texts that only people and models read.
     pub(super) extra: usize,
 }
 
@@ -49,7 +50,7 @@ impl HeldBytes {
         self.all
     }
 
-    /// The bytes of all tenants once the bytes of a trace have changed.
+    /// The bytes of all tenants after a change of the bytes of a trace.
     pub(super) fn after(&self, before: Bytes, after: Bytes) -> Sums {
         let mut all = self.all;
         all.change(before, after);
@@ -69,7 +70,7 @@ impl HeldBytes {
         }
     }
 
-    /// The tenant that has the most of some bytes in proportion to its share, counting what the newcomer wants.
+    /// The tenant that holds the most bytes of some kind relative to its share, counting what the newcomer needs.
     fn most_over_share(
         &self,
         shares: &Shares,
@@ -88,7 +89,7 @@ impl HeldBytes {
 }
 
 impl OpenTrace {
-    /// The bytes of memory that it takes; none once it is sealed, as it is about to go.
+    /// The bytes of memory that it takes; none once it is sealed, as it is about to be removed.
     pub(super) fn bytes(&self) -> Bytes {
         if self.state == State::Sealed {
             return Bytes::default();
@@ -96,7 +97,7 @@ impl OpenTrace {
         self.parts.bytes().and(size_of::<Self>())
     }
 
-    /// Drops the texts of a trace that takes too much memory, if they are what takes it; returns whether it did.
+    /// Drops the texts of a trace that takes too much memory, if the texts are the reason; returns whether it did.
     pub(super) fn slim(&mut self, max_bytes: usize) -> bool {
         let all = wide(self.parts.bytes().all);
         let slims = all > max_bytes && self.parts.text_bytes() > all / 2;
@@ -142,7 +143,7 @@ impl OpenTrace {
 }
 
 impl Assembler {
-    /// Seals traces before their time, done ones first, until what is held is within bounds.
+    /// Seals traces early, done ones first, until the memory is within bounds.
     pub(super) fn make_room(&mut self) {
         while self.bytes.all().all > self.options.max_bytes {
             let most_over_share = self.bytes.most_over_share(&self.shares, |held| held.all, None);
@@ -164,7 +165,7 @@ impl Assembler {
         }
     }
 
-    /// The trace of a tenant that goes first: the done one that is sealed first, else the open one that was quiet for longest.
+    /// The trace of a tenant that is removed first: the done one that is sealed first, else the quietest open one.
     fn least_lost(&mut self, tenant: TenantHash) -> Option<TraceKey> {
         if let Some(id) = self.deadlines.first_done(tenant) {
             return Some(id);
@@ -173,14 +174,15 @@ impl Assembler {
         self.quietest.next(tenant, &self.traces, open, |held| held.state == State::Open)
     }
 
-    /// Seals a trace before its time. Its last update goes out with the next drain; until then it is held beyond the bounds.
+    /// Seals a trace early. Its last update is sent with the next drain; until then it is held beyond the bounds.
     fn evict(&mut self, id: TraceKey) {
         self.take_for_over(id, OverBy::Room);
         self.seal(id);
         self.counts.add("traces", "evicted");
     }
 
-    /// Makes room for the texts of spans of one trace, as far as other tenants have to give it; returns whether there is any.
+    /// Makes room for the texts of spans of one trace, from tenants that hold more relative to their share; returns whether
+    /// there is room.
     pub(super) fn make_text_room<'s>(
         &mut self,
         id: TraceKey,
@@ -210,12 +212,12 @@ impl Assembler {
     }
 }
 
-/// The part of the bounds of a trace that is kept beyond them for spans without a parent and those of agents, as one in so many; and for
-/// how many of them at least. Spans of agents with a parent have half of these places.
+/// The fraction of a trace's bounds that is added to them for spans without a parent and those of agents (one in so many), and the
+/// least number of such spans. Agents' spans with a parent have half of these places.
 const RESERVE: usize = 100;
 const LEAST_RESERVE: usize = 64;
 
-/// Bytes of all texts of a span, at least as many as are kept of it.
+/// Bytes of all texts of a span, at least as many as are kept.
 pub(super) fn said_bytes(span: &Span) -> usize {
     let said = [&span.input, &span.output].into_iter().flatten().map(|said| said.text.len());
     let calls = span.model.iter().flat_map(|model| &model.tool_calls).chain(&span.tool);

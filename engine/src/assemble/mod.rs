@@ -1,11 +1,11 @@
 //! Stage 1: spans, log records and reports become traces, keyed by tenant and trace id.
 //!
-//! A trace is done when its root has ended and it was quiet, or when its root is not waited for any longer (`completion.rs`); a late span
-//! re-opens it; then it is sealed, and what begins later under its id is a trace of its own (`later_turns.rs`). Its facts are sent on as a
-//! full [`TraceFacts`] under a higher revision when it is done, re-opened, reported on or sealed. An open trace is sent at once only for
-//! what cannot wait: that a loop began or grew, with the span that closes it, and that the trace may go on in another one, as a loop may
-//! be in both. Everything else is sent once every `trace_idle`. A trace older than `trace_max_age` that gets more spans is done again no
-//! more often than that.
+//! A trace is done when its root has ended and it was quiet, or when its root is no longer waited for (`completion.rs`); a late span
+//! reopens it; then it is sealed, and what begins later under its id is a trace of its own (`later_turns.rs`). Its facts are sent on as
+//! a full [`TraceFacts`] under a higher revision when it is done, reopened, reported on or sealed. An open trace is sent at once
+//! only for what cannot wait: a new or growing loop, with the span that closes it, and the possibility that the trace continues in
+//! another one, as a loop may span both. Everything else is sent once every `trace_idle`. A trace older than `trace_max_age` that
+//! gets more spans is done again no more often than that.
 
 mod ages;
 mod calls;
@@ -88,7 +88,7 @@ pub enum Input {
 pub struct Assembler {
     options: AssembleOptions,
     rules: Rules,
-    // The rules with texts kept; for expectations and embeddings.
+    // The rules with texts kept, for expectations and embeddings.
     with_texts: Rules,
     suites: Arc<[Suite]>,
     judging: Option<JudgeRules>,
@@ -97,19 +97,19 @@ pub struct Assembler {
     recent_batches: RecentBatches,
     // Invariant: the sum over all traces that are not sealed.
     bytes: HeldBytes,
-    // The quietest of the traces that have long texts which only people and models read.
+    // The quietest of the traces with long texts that only people and models read.
     quietest_with_texts: Quietest,
     requests: Vec<JudgeRequest>,
-    // Bytes of a text that an embedding model is asked about; `None`: there is no model.
+    // Most bytes of a text that is sent to an embedding model; `None`: there is no model.
     embedding: Option<usize>,
     embed_requests: Vec<EmbedRequest>,
     traces: Traces,
     resources: Resources,
     symbols: Symbols,
     agents: AgentKeys,
-    // What was learned since it was last handed out.
+    // What was learned since the last call of `lessons`.
     lessons: Lessons,
-    // Room to count the calls of a short trace in.
+    // A buffer to count the calls of a short trace.
     calls: Calls,
     // Ages of the open traces.
     ages: Ages,
@@ -124,7 +124,7 @@ pub struct Assembler {
     // Full sessions, as the session stages list them.
     full_sessions: BTreeSet<Arc<SessionId>>,
     turns: Turns,
-    // Reports for traces that have not come.
+    // Reports for traces that have not arrived.
     waiting: Waiting<TraceId>,
     // Reports about traces that are sealed.
     late_reports: Vec<Report>,
@@ -136,13 +136,13 @@ pub struct Assembler {
 /// Spans and log records for which there was no room.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Refused {
-    /// Those whose trace is full.
+    /// Those of full traces.
     pub trace_full: u64,
-    /// Those that would begin one more trace of a full session.
+    /// Those that would begin another trace of a full session.
     pub session_full: u64,
 }
 
-/// The evaluation of a trace as it stands.
+/// The current evaluation of a trace.
 struct Evaluation {
     update: Box<TraceFacts>,
     /// Rules for its answer that no judge has judged.
@@ -195,14 +195,14 @@ impl Assembler {
         }
     }
 
-    /// Sets the scope that tells sessions with the same id apart.
+    /// Sets the scope that distinguishes sessions with the same id.
     #[must_use]
     pub fn scoped_by(mut self, scope: SessionScope) -> Self {
         (self.rules.scope, self.with_texts.scope) = (scope, scope);
         self
     }
 
-    /// Sets the shares of tenants by which room is made.
+    /// Sets the shares by which tenants divide the bounds.
     #[must_use]
     pub fn shared_by(self, shares: Shares) -> Self {
         Self { shares, ..self }
@@ -220,8 +220,7 @@ impl Assembler {
         Self { judging: rules, ..self }
     }
 
-    /// Asks for embeddings of the texts of done traces, each text of at most so many bytes; see
-    /// [`Self::embed_requests`].
+    /// Asks for embeddings of the texts of done traces, each text truncated to this many bytes; see [`Self::embed_requests`].
     #[must_use]
     pub fn embedding(self, max_text_bytes: Option<usize>) -> Self {
         Self { embedding: max_text_bytes, ..self }
@@ -239,7 +238,7 @@ impl Assembler {
         }
     }
 
-    /// Applies a span of a known trace that came alone.
+    /// Applies a span of a known trace that arrived alone.
     fn span(&mut self, span: Span, now: Timestamp) {
         if self.recent_batches.is_empty() {
             self.group(iter::once(&span), now);
@@ -259,8 +258,8 @@ impl Assembler {
         self.handle_some_timeouts(now, usize::MAX, known);
     }
 
-    /// Runs at most `at_most` of the timers of traces that are due, the earliest first; returns whether all have run. So, of
-    /// thousands of traces that are done at once, only a few are handled at a time.
+    /// Runs at most `at_most` of the timers that are due, the earliest first; returns whether all have run. So when thousands of
+    /// traces are done at once, only a few are handled at a time.
     pub fn handle_some_timeouts(
         &mut self,
         now: Timestamp,
@@ -285,7 +284,7 @@ impl Assembler {
         false
     }
 
-    /// Runs the timers of an open trace: closes it if it is over, and has it told if that is due.
+    /// Runs the timers of an open trace: closes it if it is done, and makes it be sent if that is due.
     fn look_at_open(&mut self, id: TraceKey, due: Timestamp, known: &Learned) {
         if self.traces.get(id).is_some_and(|held| held.deadline <= due) {
             self.close_or_wait(id, due, known);
@@ -309,7 +308,7 @@ impl Assembler {
         self.give_up_reports(NEVER);
     }
 
-    /// Has all changes told with the next drain, even those that could wait.
+    /// Makes the next drain send all changes, even those that could wait.
     pub fn tell_all(&mut self) {
         for id in self.deadlines.open().collect::<Vec<_>>() {
             let Some(held) = self.traces.get_mut(id) else { continue };
@@ -319,22 +318,21 @@ impl Assembler {
         }
     }
 
-    /// Takes the updates since the last call: tombstones first, then the others in order of trace id. A trace whose agent nothing has
-    /// named yet is shown under the one that is `known`.
+    /// Takes the updates since the last call: tombstones first, then the others in order of trace id. A trace without a named agent
+    /// is shown under the one that is `known`.
     pub fn drain(&mut self, known: &Learned) -> Vec<Box<TraceFacts>> {
         let mut updates = Vec::new();
         self.drain_into(&mut updates, known);
         updates
     }
 
-    /// The same, into an empty list that may have room from the last time.
+    /// The same, into an empty buffer.
     pub fn drain_into(&mut self, updates: &mut Vec<Box<TraceFacts>>, known: &Learned) {
         self.drain_some_into(updates, usize::MAX, known);
     }
 
-    /// Takes the updates of at most `at_most` traces that have changed since they were last looked at, those that come first in the
-    /// order of trace ids; returns whether these were all. So when thousands of traces change at once, they are evaluated a few at
-    /// a time.
+    /// Takes the updates of at most `at_most` traces that have changed since they were last checked, the first ones in the order of
+    /// trace ids; returns whether these were all. So when thousands of traces change at once, they are evaluated a few at a time.
     pub fn drain_some(&mut self, at_most: usize, known: &Learned) -> (Vec<Box<TraceFacts>>, bool) {
         let mut updates = Vec::new();
         let all = self.drain_some_into(&mut updates, at_most, known);
@@ -364,7 +362,7 @@ impl Assembler {
         all
     }
 
-    /// Adds the update of a trace, if it has news; returns the tombstone for the session that the trace was told to before.
+    /// Adds the update of a trace, if it has news; returns the tombstone for the session to which the trace was sent before.
     fn send_update(
         &mut self,
         id: TraceKey,
@@ -381,7 +379,7 @@ impl Assembler {
             }
             return None;
         }
-        // What is told anew of an old trace can wait until it is done anew.
+        // Updates of an old trace can wait until it is done again.
         let old = held.is_of_age(held.touched, &self.options);
         let linked = held.is_linked() && !old;
         let due = look == Pending::Tell || held.state != State::Open || linked;
@@ -429,8 +427,8 @@ impl Assembler {
         tombstone
     }
 
-    /// Whether an open trace was searched for loops too recently, for its length, to be searched again; its next update is then due when it
-    /// may be.
+    /// Whether an open trace was searched for loops too recently, given its length, to be searched again; its next update is then
+    /// due when that is allowed.
     fn waits_for_search(&mut self, id: TraceKey) -> bool {
         let Some(held) = self.traces.get_mut(id) else { return false };
         let Some(again) = held.search() else { return false };
@@ -441,7 +439,7 @@ impl Assembler {
         true
     }
 
-    /// Whether an open trace has a loop, or sessions were told something of it that may have to be taken back.
+    /// Whether an open trace has a loop, or something was sent about it that may have to be taken back.
     fn may_have_news(&self, id: TraceKey) -> bool {
         let Some(held) = self.traces.get(id) else { return false };
         let trace = || held.parts.view();
@@ -454,7 +452,7 @@ impl Assembler {
         loops || held.has_told()
     }
 
-    /// Counts of what could not be used or did not change anything.
+    /// Counts of inputs that could not be used or changed nothing.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -475,7 +473,7 @@ impl Assembler {
         self.traces.len()
     }
 
-    /// The bytes of memory that these take, estimated.
+    /// Estimated bytes of memory that these take.
     pub fn held_bytes(&self) -> usize {
         self.bytes.all().all
     }
@@ -485,7 +483,7 @@ impl Assembler {
         self.turns.held()
     }
 
-    /// Sets what it may hold, in place of `assemble.max_bytes` and `assemble.max_turn_spans`; it keeps to that from its next input on.
+    /// Sets its bounds, in place of `assemble.max_bytes` and `assemble.max_turn_spans`; they are enforced from the next input on.
     pub fn set_room(&mut self, max_bytes: usize, max_turn_spans: usize) {
         self.options.max_bytes = max_bytes;
         self.options.max_turn_spans = max_turn_spans;
@@ -501,7 +499,7 @@ impl Assembler {
         }
     }
 
-    /// Applies spans of one trace, which may be held under another id than they have.
+    /// Applies spans of one trace, which may be held under another id than the one on the spans.
     fn group_of<'s>(
         &mut self,
         id: TraceKey,
@@ -516,7 +514,7 @@ impl Assembler {
             return self.dropped(id, spans, now);
         }
         let (readers, reads) = (self.has_readers(), self.attention.reads(id.tenant));
-        // Nobody reads the texts of a trace that has lost some.
+        // The texts of a trace that has lost some are not read any more.
         if reads && !readers && self.traces.get(id).is_some_and(|held| !held.lacks_judge_texts) {
             self.make_text_room(id, spans.clone());
         }
@@ -535,7 +533,7 @@ impl Assembler {
                 spans.add(span, resource, symbols, texts)
             }) {
                 Ok(added) => {
-                    // Of two spans with one id one is left out, whichever came first.
+                    // Of two spans with one id, one is left out, whatever the order of arrival.
                     if added != Added::New {
                         counts.add("spans", "duplicate");
                     }
@@ -565,7 +563,7 @@ impl Assembler {
         self.make_room();
     }
 
-    /// Notes that spans or log records of a trace came, which opens it again if it was done.
+    /// Notes the arrival of spans or log records of a trace, which reopens it if it was done.
     fn touch(&mut self, id: TraceKey, taken: u64, now: Timestamp) {
         let Some(held) = self.traces.get_mut(id) else { return };
         let reopened = held.touch(taken, now, &self.options);
@@ -573,7 +571,7 @@ impl Assembler {
         if reopened {
             self.ages.add(held.opened);
         }
-        // Of an old trace nothing is told before it is done again, but its loops.
+        // For an old trace nothing but its loops is sent before it is done again.
         let tells = reopened && !held.is_of_age(now, &self.options);
         self.deadlines.touched(id, held, tells);
         if reopened {
@@ -589,7 +587,7 @@ impl Assembler {
         }
         let Some(held) = self.traces.get_mut(id) else { return };
         if let Some(other) = held.parts.others.get_or_insert_default().logs.get_mut(&log.id) {
-            // Only the position in its request may differ; the lesser one is kept.
+            // Only the position in its request may differ; the lower one is kept.
             other.index = other.index.min(log.index);
             self.counts.add("logs", "duplicate");
         } else if !held.has_room(&self.options) {
@@ -609,7 +607,8 @@ impl Assembler {
         }
     }
 
-    /// Opens the trace if there is none, given the id as its spans have it; returns whether it takes input, which a sealed trace does not.
+    /// Opens the trace if there is none, given the id on its spans; returns whether it accepts input, which a sealed trace does
+    /// not.
     fn open(&mut self, (sent, id): (TraceKey, TraceKey), now: Timestamp) -> bool {
         let state = self.traces.get(id).map(|held| held.state);
         if state.map_or_else(|| self.sealed.contains(id), |state| state == State::Sealed) {
@@ -632,7 +631,7 @@ impl Assembler {
         true
     }
 
-    /// Evaluates a trace as it stands. A done trace is checked against expectations and gets the embedding model's results;
+    /// Evaluates the current state of a trace. A done trace is checked against expectations and gets the embedding model's results;
     /// both need its texts, which leave the stage only if content is kept.
     fn read(
         &self,
@@ -671,7 +670,7 @@ impl Assembler {
         Some(Evaluation { update, rubrics, texts })
     }
 
-    /// Seals a trace; it is removed with the next drain, or at once if all of it was told.
+    /// Seals a trace; it is removed with the next drain, or at once if all of it was sent.
     fn seal(&mut self, id: TraceKey) {
         if self.traces.get(id).is_some_and(OpenTrace::is_told) {
             let Some(mut held) = self.remove(id) else { return };
@@ -704,16 +703,16 @@ impl Assembler {
 /// The reason for leaving out spans and log records of a full trace.
 const TRACE_FULL: &str = "trace_full";
 
-/// The reason counted for a partial trace of which spans or log records were left out.
+/// The reason counted for a trace that is partial because spans or log records were left out.
 const FULL: &str = "full";
 
-/// Whether an update can be trusted for the agent of its trace: once the root is in, later spans seldom name another one.
+/// Whether an update's agent can be trusted: once the root has arrived, later spans seldom name another one.
 fn is_named(update: &TraceFacts) -> bool {
     let named = update.agent.as_ref().is_some_and(|agent| !agent.agent_name.is_empty());
     !update.uncertain || (update.complete && named)
 }
 
-/// When a trace without news has to be told.
+/// When a trace without news has to be sent.
 const NEVER: Timestamp = Timestamp(u64::MAX);
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The agents of each service and scope of spans: learned when a root names one, or when nothing more can.
+//! The agents of each service and scope of spans: learned when a root names one, or when no other span can.
 //!
-//! The span that names the agent is often the root, which ends and comes last. Until then a trace without a name is shown
-//! under the one agent that is known of its service and scope, and under no name if none or several are known. It is never
-//! counted under a presumed name.
+//! The span that names the agent is often the root, which ends and arrives last. Until then a trace without a name is shown under
+//! the one known agent of its service and scope, and without a name if none or several are known. It is never counted under a
+//! presumed name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +17,17 @@ use crate::span::{Resource, Timestamp};
 /// The agents of services and scopes.
 pub(super) type Names = Recent<Agents>;
 
-/// The agents that were named last, each with when it was, the latest first; at most two, as only a single known agent is presumed.
+/// The latest agents to be named, each with the time, the latest first; at most two, as only a single known agent is presumed.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Agents(Vec<(AgentKey, Timestamp)>);
 
-/// The number of agents that are known of a service and scope, at most.
+/// Most known agents of a service and scope.
 const MOST: usize = 2;
 
 /// How long an agent stays known without being named again.
 const MEMORY: Duration = Duration::from_secs(86_400);
 
-/// How long an agent is not news after it was named, and how long another version or environment of it is not.
+/// How long an agent is not news after it was named, nor another version or environment of it.
 const RENEWED: Duration = Duration::from_secs(3_600);
 const CHANGED: Duration = Duration::from_secs(60);
 
@@ -47,7 +47,7 @@ impl Join for Agents {
 }
 
 impl Names {
-    /// Whether no agent is known of this resource and scope.
+    /// Whether no agent is known for this resource and scope.
     pub(super) fn knows_none(&self, resource: &Resource, scope: u64) -> bool {
         self.get(key(resource, scope)).is_none()
     }
@@ -64,7 +64,7 @@ impl Names {
         known.next().filter(|_| known.next().is_none()).map(|(agent, _)| agent)
     }
 
-    /// What is new in that a trace with spans of these sources is of this agent.
+    /// The news in the fact that a trace with spans of these sources belongs to this agent.
     pub(super) fn news<'a>(
         &self,
         sources: impl Iterator<Item = (&'a Arc<Resource>, u64)>,
@@ -85,8 +85,8 @@ impl Names {
         })
     }
 
-    /// Whether it is new that this source has this agent. It is again after a while, and before it is forgotten for want of room; a
-    /// third agent is not, as none is presumed of two.
+    /// Whether it is news that this source has this agent. It becomes news again after a while, and before it is forgotten for want
+    /// of room; a third agent is no news, as two known ones already rule out presuming one.
     fn is_news(&self, source: LearnedKey, agent: &AgentKey, now: Timestamp) -> bool {
         let Some(Agents(agents)) = self.get(source) else { return true };
         match agents.iter().find(|(known, _)| known.agent_name == agent.agent_name) {

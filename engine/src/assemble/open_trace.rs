@@ -26,90 +26,90 @@ use crate::trace::{
     transcript,
 };
 
-/// What its session has counted of a trace, by the last update.
+/// What the session has counted for a trace, by its last update.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 enum Counted {
     /// Nothing, as the update was uncertain.
     Nothing,
-    /// What an open trace counts.
+    /// What counts for an open trace.
     Open,
     /// All that it had when it was done.
     Done,
 }
 
-/// A trace, and what was told of it.
+/// A trace, and what was sent about it.
 #[derive(Debug, Deserialize, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each of them is true or not by itself")]
 pub(super) struct OpenTrace {
     // Serialised beside the trace.
     #[serde(skip)]
     pub(super) id: TraceKey,
-    /// Which turn of its trace id it is: zero is the first, and each further one is held under an id of its own.
+    /// The number of the turn under its trace id: zero is the first, and each later turn is held under an id of its own.
     pub(super) turn: u16,
     pub(super) parts: TraceContents,
     revision: u64,
     pub(super) opened: Timestamp,
     pub(super) touched: Timestamp,
-    /// When the newest span or log record came.
+    /// When the newest span or log record arrived.
     pub(super) heard: Timestamp,
-    /// When it was done the last time.
+    /// When it was last done.
     closed: Timestamp,
-    /// When it is sealed, or is checked for whether it is done.
+    /// When it is sealed, or checked for being done.
     pub(super) deadline: Timestamp,
     pub(super) state: State,
     pub(super) partial: bool,
-    /// Whether something of what its agent did was left out for want of room.
+    /// Whether something of its agent's activity was left out for want of room.
     pub(super) cut: bool,
-    /// Why it counts as over, or does not yet.
+    /// Why it is considered done, or is not yet.
     pub(super) evidence: OverBy,
     pub(super) without_root: WithoutRoot,
-    /// Whether it is the turn of an agent that speaks in log records, and its session has a later turn.
+    /// Whether it is a turn from log records, and its session has a later turn.
     #[serde(default)]
     pub(super) followed: bool,
     counted: Counted,
-    /// Whether its root has come since it was last looked at.
+    /// Whether its root has arrived since it was last checked.
     #[serde(skip)]
     pub(super) root_is_new: bool,
     sent: Option<Box<AnnouncedSession>>,
     // Few traces have any.
     told: Option<Box<Announced>>,
-    /// Whether a span is in that a convention recognised, and that evaluates nothing.
+    /// Whether it has a span that a convention recognised and that does not belong to an evaluator.
     recognised: bool,
     pub(super) counted_ignored: bool,
-    /// Whether it was told as done, or found to have nothing to tell, and nothing has come since.
+    /// Whether it was sent as done, or found to have nothing to send, and nothing has arrived since.
     done_told: bool,
     /// Whether texts that a judge would have read were left out or dropped.
     pub(super) lacks_judge_texts: bool,
     /// Whether its root shows that it is unsampled and not flagged, and it has not been checked for loops yet.
     #[serde(skip)]
     pub(super) is_unsampled: bool,
-    /// Whether its texts are left out, but are in the batches since the last drain.
+    /// Whether its texts are left out, but are still in the batches since the last drain.
     #[serde(skip)]
     pub(super) leaves_texts_out: bool,
     /// Whether a judge may read it: something other than a tool call failed, or a root does not show that it is unsampled.
     pub(super) wanted: bool,
-    /// When changes of the open trace have to be told at the latest.
+    /// When changes of the open trace have to be sent at the latest.
     pub(super) tell_at: Timestamp,
-    /// The time of its entry among the deadlines; never later than it is due.
+    /// The time of its entry among the deadlines; never later than its deadline.
     #[serde(skip)]
     pub(super) queued: Timestamp,
-    /// Whether it is looked at with the next drain.
+    /// Whether the next drain checks it.
     #[serde(skip)]
     pub(super) look: Pending,
     #[serde(skip)]
     signs: Signs,
-    // Counts of its calls, if it is long and they were asked for.
+    // Counts of its calls, if it is long and they were needed.
     #[serde(skip)]
     calls: Option<Box<Calls>>,
     /// Whether it has been decided if its metrics are judged.
     pub(super) decided: bool,
-    /// Present only where a judge was asked.
+    /// Present only if a judge was asked.
     pub(super) judgement: Option<Box<PendingJudgement>>,
-    /// Present only where an embedding model was asked.
+    /// Present only if an embedding model was asked.
     pub(super) embedding: Option<Box<PendingEmbedding>>,
 }
 
-/// The session that a trace was told to; names that many sessions have in common are shared.
+/// The session to which a trace was sent; names that many sessions have in common are shared.
 #[derive(Debug, Deserialize, Serialize)]
 struct AnnouncedSession {
     tenant: Symbol,
@@ -118,7 +118,7 @@ struct AnnouncedSession {
     id: Arc<str>,
 }
 
-/// The judge that a request is made for.
+/// The judge for which a request is made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a> {
     /// The rules for what it is asked.
@@ -130,7 +130,7 @@ pub(super) struct Reader<'a> {
 /// What an embedding model was asked about a trace, and its answer.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(super) struct PendingEmbedding {
-    /// Hash of the texts that it was asked about last.
+    /// Hash of the texts that were last sent to it.
     pub(super) asked: Option<u64>,
     /// Its results for these texts or earlier ones.
     pub(super) embedded: Option<Embedded>,
@@ -144,41 +144,41 @@ pub(super) enum State {
     Sealed,
 }
 
-/// What the missing root of a trace taught about other traces, or what was learned from others about it.
+/// What was learned from the missing root of a trace, or from others about it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) enum WithoutRoot {
     /// Nothing.
     Unnoticed,
-    /// It was quiet for `rootless_idle` without one, and that was learned from it.
+    /// It was quiet for `rootless_idle` without a root, and that was learned from it.
     Quiet,
-    /// When it was done, it would have been made final early, if roots of its service did not come late.
+    /// When it was done, it would have been made final early, had roots of its service not arrived late.
     Spared,
 }
 
-/// Whether a trace is looked at with the next drain.
+/// Whether the next drain checks a trace.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Pending {
-    /// Nothing has come.
+    /// Nothing has arrived.
     #[default]
     No,
-    /// Something has come; it may not be worth telling.
+    /// Something has arrived; it may not be worth sending.
     News,
-    /// What has come has to be told.
+    /// Something has arrived that must be sent.
     Tell,
 }
 
-/// Signs that tell whether a trace is worth evaluating. A sign may be present without reason, but is never missing.
+/// Signs of whether a trace is worth evaluating. A sign may be present without reason, but is never missing.
 #[derive(Clone, Debug, Default)]
 struct Signs {
-    /// Whether a span without a parent is in.
+    /// Whether it has a span without a parent.
     rooted: bool,
-    /// Whether its root was told by a log record, so that nothing tells its end.
+    /// Whether its root is from a log record, so that its end is not known.
     turn: bool,
     /// Whether an agent was invoked.
     invoked: bool,
     /// When the last span without a parent ended.
     root_end: Timestamp,
-    /// The last time that the agent stopped to wait for somebody, or went on; few traces have any.
+    /// The last time that the agent stopped to wait for a person, or continued; few traces have any.
     pause: Option<Box<Pause>>,
     /// Number of tool spans.
     tools: u32,
@@ -187,39 +187,40 @@ struct Signs {
 }
 
 impl PendingEmbedding {
-    /// Whether the answer to the last question has not come.
+    /// Whether the answer to the last question has not arrived.
     pub(super) fn is_open(&self) -> bool {
         self.asked != self.embedded.as_ref().map(|embedded| embedded.texts)
     }
 }
 
-/// What sessions were told that may have to be taken back.
+/// What was sent to sessions and may have to be taken back.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Announced {
     // Few traces have loops.
     loops: Option<Box<AnnouncedLoops>>,
-    // What a done trace that was opened again has spent: as told to the session that it is in, and to the last one that it left.
+    // The usage of a done trace that was reopened: as sent to its present session, and to the last one that it left.
     spending: Option<CountedUsage>,
     spent: Option<CountedUsage>,
 }
 
-/// The loops that sessions were told.
+/// The loops that were sent to sessions.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct AnnouncedLoops {
-    // By agent: loops told to the session that the trace is in, and to those that it left.
+    // By agent: loops sent to the present session of the trace, and to those that it left.
     telling: BTreeMap<AgentKey, Vec<Loop>>,
     left: BTreeMap<AgentKey, Vec<Loop>>,
-    // Loops told while nothing was counted, and the agent that they were told under.
+    // Loops sent while nothing was counted, and the agent under which they were sent.
     shown: (AgentKey, Vec<Loop>),
 }
 
-/// Number of spans from which on calls are counted as they come.
+/// Number of spans from which on calls are counted on arrival.
 const LONG: usize = 256;
 
-/// The pause between two searches of such a trace, for each of its spans: a search takes a small part of it, however often spans come.
+/// The pause between two searches of such a trace, for each of its spans: searches take a small part of the time, however often
+/// spans arrive.
 const PAUSE_PER_SPAN: Duration = Duration::from_micros(100);
 
-/// How long a trace is held whose agent said that it waits for somebody, in times of `trace_max_age`.
+/// How long a trace is held whose agent reported that it waits for a person, in multiples of `trace_max_age`.
 const LONG_PAUSE: u32 = 24;
 
 impl OpenTrace {
@@ -263,31 +264,31 @@ impl OpenTrace {
         }
     }
 
-    /// Whether the trace is done, was told so, and was counted.
+    /// Whether the trace is done, was sent as such, and was counted.
     pub(super) fn is_told(&self) -> bool {
         let done =
             self.state == State::Done && (self.counted != Counted::Nothing || self.sent.is_none());
         done && self.done_told
     }
 
-    /// Notes that the trace is told as it stands.
+    /// Notes that the current state of the trace is sent.
     pub(super) fn mark_sent(&mut self) {
         self.tell_at = NEVER;
         self.done_told = self.state == State::Done;
         if self.done_told {
-            // It waits for late spans alone, which most traces do not get.
+            // It waits only for late spans, which most traces do not get.
             self.calls = None;
             self.parts.spans.fit();
         }
     }
 
-    /// Raises the revision by a number of changes that are not told yet.
+    /// Raises the revision by a number of changes that are not sent yet.
     pub(super) fn revise(&mut self, changes: u64) {
         self.revision += changes;
         self.done_told = false;
     }
 
-    /// The last update of a trace of which all else was told: that it is sealed; `None` if no session was told of it.
+    /// The last update of a trace that was sent except for being sealed; `None` if no session knows the trace.
     pub(super) fn sealed_update(&mut self) -> Option<Box<TraceFacts>> {
         let sent = self.sent.take()?;
         let mut last = Box::<TraceFacts>::default();
@@ -299,7 +300,7 @@ impl OpenTrace {
         Some(last)
     }
 
-    /// What the judge was asked and has answered; empty if that is nothing yet.
+    /// The judge's questions and answers; added empty if there are none.
     pub(super) fn judgement(&mut self) -> &mut PendingJudgement {
         let decided = self.decided;
         self.judgement.get_or_insert_with(|| Box::new(PendingJudgement::new(decided)))
@@ -365,12 +366,12 @@ impl OpenTrace {
         self.parts.spans.drop_readable_texts();
     }
 
-    /// When the trace has to be looked at.
+    /// When the trace has to be checked.
     pub(super) fn due(&self) -> Timestamp {
         if self.state == State::Open { self.deadline.min(self.tell_at) } else { self.deadline }
     }
 
-    /// Adds a span if there is room, else returns the reason; of two spans with one id one is kept.
+    /// Adds a span if there is room, else returns the reason; of two spans with one id, one is kept.
     pub(super) fn take(
         &mut self,
         span: &Span,
@@ -389,8 +390,8 @@ impl OpenTrace {
         Ok(added)
     }
 
-    /// Notes that `new` spans or log records were applied: the trace is open again and its timer starts anew, unless it is of age.
-    /// Returns whether it was done.
+    /// Notes that `new` spans or log records were applied: the trace is open again and its timer restarts, unless it is older than
+    /// `trace_max_age`. Returns whether it was done.
     pub(super) fn touch(&mut self, new: u64, now: Timestamp, options: &AssembleOptions) -> bool {
         self.revise(new);
         self.touched = self.touched.max(now);
@@ -405,15 +406,15 @@ impl OpenTrace {
         reopened
     }
 
-    /// Has the changes of the trace told after `trace_idle`, if nothing tells them before.
+    /// Makes changes of the trace be sent after `trace_idle`, if nothing sends them before.
     pub(super) fn wait_to_tell(&mut self, now: Timestamp, options: &AssembleOptions) {
         if self.tell_at == NEVER {
             self.tell_at = now.after(options.trace_idle);
         }
     }
 
-    /// When the trace is looked at, after something came. One that is of age is done anew `trace_idle` after it was the last time, so
-    /// that it is evaluated no more often than others.
+    /// When the trace is checked after an arrival. A trace older than `trace_max_age` is done again `trace_idle` after the last
+    /// time, so that it is evaluated no more often than others.
     fn quiet_at(&self, now: Timestamp, options: &AssembleOptions) -> Timestamp {
         if !self.is_of_age(now, options) {
             return now.after(options.trace_idle).min(self.oldest(options));
@@ -424,7 +425,7 @@ impl OpenTrace {
         }
     }
 
-    /// Whether it is older than any trace that is waited for.
+    /// Whether it is older than `trace_max_age`.
     pub(super) fn is_of_age(&self, now: Timestamp, options: &AssembleOptions) -> bool {
         self.opened.after(options.trace_max_age) <= now
     }
@@ -434,7 +435,7 @@ impl OpenTrace {
         self.opened.after(options.trace_max_age).max(self.heard)
     }
 
-    /// When the trace is done by this evidence, if nothing more comes.
+    /// When the trace is done by this evidence, if nothing more arrives.
     pub(super) fn done_at(&self, evidence: OverBy, options: &AssembleOptions) -> Timestamp {
         let oldest = self.oldest(options);
         if self.waits() {
@@ -456,8 +457,8 @@ impl OpenTrace {
         self.heard.after(quiet).min(oldest)
     }
 
-    /// Makes the trace done. If its root is missing, all that comes of it can re-open it until it was quiet for `trace_max_age`, unless
-    /// such roots never come; so long, or longer if its agent waits for somebody, can what comes of a turn that nothing has ended.
+    /// Makes the trace done. Without its root it can be reopened until it was quiet for `trace_max_age`, unless such roots never
+    /// arrive. So can a turn that nothing has ended. If its agent waits for a person, that time is `LONG_PAUSE` times as long.
     pub(super) fn close(
         &mut self,
         now: Timestamp,
@@ -479,18 +480,18 @@ impl OpenTrace {
         }
     }
 
-    /// Whether a root of it that comes at `now` is one that it waits for only because others came late.
+    /// Whether it waits for a root at `now` only because others arrived late.
     pub(super) fn is_spared(&self, now: Timestamp, options: &AssembleOptions) -> bool {
         let early = self.heard.after(options.trace_idle).after(options.late_horizon);
         self.without_root == WithoutRoot::Spared && self.state == State::Done && early <= now
     }
 
-    /// Whether its root was known to come, and was waited for until the trace was of age, or is waited for.
+    /// Whether its root was expected, and was or is waited for until the trace is older than `trace_max_age`.
     pub(super) fn waits_for_root(&self) -> bool {
         matches!(self.evidence, OverBy::Age | OverBy::ParentsCome | OverBy::LocalParent)
     }
 
-    /// Whether it is final before it is of age without its root, as such roots never come.
+    /// Whether it becomes final without its root before it is older than `trace_max_age`, as such roots never arrive.
     pub(super) fn ends_early(&self, options: &AssembleOptions) -> bool {
         let waits = matches!(self.evidence, OverBy::Room | OverBy::EndOfInput) || self.followed;
         let early = self.state == State::Done && self.deadline < self.oldest(options);
@@ -511,24 +512,24 @@ impl OpenTrace {
         self.signs.turn && !self.followed
     }
 
-    /// Whether something went on after its root had ended; only the next turn ends one that log records tell.
+    /// Whether something continued after its root had ended; only the next turn ends a turn from log records.
     fn outlasts_root(&self) -> bool {
         !self.signs.turn && self.parts.spans.outlast_root()
     }
 
-    /// Whether its root is in and tells its end: nothing ended after it, or at least no parent is missing.
+    /// Whether its root has arrived and shows its end: nothing ended after it, or at least no parent is missing.
     pub(super) fn root_tells_end(&self) -> bool {
         self.is_rooted() && !(self.outlasts_root() && self.parts.spans.lack_parent())
     }
 
-    /// Whether its agent waits for somebody, and its root is still to end.
+    /// Whether its agent waits for a person, and its root has not ended.
     fn waits(&self) -> bool {
         let waits = |pause: &Pause| pause.waits && self.signs.root_end < pause.at;
         !self.followed && self.signs.pause.as_deref().is_some_and(waits)
     }
 
-    /// Whether a model, a tool or an agent is at work in it, or may be later: some libraries record parts of an agent's run, such as
-    /// guardrails, as spans of which the innermost end first.
+    /// Whether a model, a tool or an agent is at work in it, or may be later: some libraries record parts of an agent's run, such
+    /// as guardrails, as spans, and the innermost of them end first.
     fn is_agents(&self) -> bool {
         let behaves = |operation| {
             matches!(operation, Operation::Chat | Operation::ExecuteTool | Operation::InvokeAgent)
@@ -549,22 +550,22 @@ impl OpenTrace {
         self.calls.iter_mut().for_each(|calls| calls.note_log(log, options));
     }
 
-    /// Whether a span without a parent is in.
+    /// Whether it has a span without a parent.
     pub(super) fn is_rooted(&self) -> bool {
         self.signs.rooted
     }
 
-    /// Whether a span without a parent or an agent's is in, and an agent is at work.
+    /// Whether it has a span without a parent or an agent's span, and an agent is at work.
     pub(super) fn begins(&self) -> bool {
         self.signs.invoked || (self.signs.rooted && self.is_agents())
     }
 
-    /// How it ended, as it is sealed.
+    /// How it ended, for sealing.
     pub(super) fn ending(&self, options: &AssembleOptions) -> Ending {
         let logs = self.parts.logs().map(|log| log.time);
         let end = self.parts.spans.end().into_iter().chain(logs).max().unwrap_or_default();
         Ending {
-            // What there was no room for takes none again.
+            // A trace that lost its place for want of room gets no further turn.
             end: if self.evidence == OverBy::Room { Timestamp(u64::MAX) } else { end },
             turns: self.turn.saturating_add(1),
             rootless: !self.is_rooted(),
@@ -572,13 +573,14 @@ impl OpenTrace {
         }
     }
 
-    /// Whether the trace may continue the one before it, or be continued by the next: then a loop may be in both. This
-    /// takes the root, as the span that invokes an agent ends last.
+    /// Whether the trace may continue the previous one, or be continued by the next: then a loop may span both. This requires the
+    /// root, as the span that invokes an agent ends last.
     pub(super) fn is_linked(&self) -> bool {
         self.signs.rooted && (!self.signs.invoked || self.parts.spans.goes_on())
     }
 
-    /// Notes that the trace is searched for loops now; if it is long, and was searched lately, returns when it may be instead.
+    /// Notes that the trace is searched for loops now; if it is long, and was searched recently, returns when it may be searched
+    /// instead.
     pub(super) fn search(&mut self) -> Option<Timestamp> {
         let spans = count(self.parts.spans.len());
         let calls = self.calls.as_mut()?;
@@ -590,8 +592,8 @@ impl OpenTrace {
         None
     }
 
-    /// Whether the trace may have a loop: a tool that may not be called again and again was called often enough. The calls of a
-    /// short trace are counted in `few`.
+    /// Whether the trace may have a loop: a tool that is not allowed to repeat was called often enough. `few` is a buffer to count
+    /// the calls of a short trace.
     pub(super) fn may_loop(&mut self, options: &LoopOptions, few: &mut Calls) -> bool {
         let least = loops::least(options);
         let Signs { tools, called, .. } = self.signs;
@@ -611,12 +613,12 @@ impl OpenTrace {
         calls.may_loop(tools, options)
     }
 
-    /// Whether sessions were told anything that may have to be taken back.
+    /// Whether anything was sent to sessions that may have to be taken back.
     pub(super) fn has_told(&self) -> bool {
         self.told.is_some()
     }
 
-    /// Whether the loops of an update differ from those that were told.
+    /// Whether the loops of an update differ from those that were sent.
     pub(super) fn has_news(&self, update: Option<&TraceFacts>) -> bool {
         let Some(update) = update else { return false };
         let agent = update.agent.clone().unwrap_or_default();
@@ -627,7 +629,7 @@ impl OpenTrace {
         told.map_or(&[][..], Vec::as_slice) != update.loops
     }
 
-    /// Notes the session that the trace is told to; returns the tombstone for the one before, if that was another.
+    /// Notes the session to which the trace is sent; returns the tombstone for the previous one, if that was another.
     pub(super) fn leave(
         &mut self,
         session: Option<&SessionKey>,
@@ -657,7 +659,7 @@ impl OpenTrace {
         }))
     }
 
-    /// Notes what the session that it is in has counted, if it was told there as done, before anything more is added: then it may move to
+    /// Before anything more is added, notes what its session has counted, if it was sent there as done: the trace may then move to
     /// another session, which must not count this again.
     pub(super) fn note_spending(&mut self, rules: &Rules) {
         if self.counted != Counted::Done {
@@ -670,7 +672,7 @@ impl OpenTrace {
         }
     }
 
-    /// Fills in what the stage knows, and notes what the update tells.
+    /// Fills in what the stage knows, and notes what the update reports.
     pub(super) fn stamp(&mut self, update: &mut TraceFacts) {
         if !update.loops.is_empty() {
             let told = self.told.get_or_insert_default().loops.get_or_insert_default();
@@ -725,7 +727,7 @@ impl AnnouncedSession {
 }
 
 impl Announced {
-    /// What was told to the sessions that the trace left.
+    /// What was sent to the sessions that the trace left.
     fn to_sessions(&self) -> Vec<ToldLoops> {
         let left = self.loops.iter().flat_map(|loops| &loops.left);
         let loops = left.map(|(agent, loops)| ToldLoops {

@@ -1,8 +1,8 @@
-//! Whether the missing parent of a span will come.
+//! Whether the missing parent of a span will arrive.
 //!
-//! SDKs send a span when it ends, so a parent comes after its children; and many applications never send it. Which of the two
-//! it is, is told by spans of earlier traces with the same service, scope, operation and name, when one of these traces is over or
-//! was quiet for long; this decides when a trace is done, never what it comes to.
+//! SDKs send a span when it ends, so a parent arrives after its children; but many applications never send it. Spans of earlier
+//! traces with the same service, scope, operation and name show which of the two it is, once these traces are done or were quiet
+//! for long. This decides when a trace is done, never what its facts are.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,29 +18,29 @@ use crate::span::{Operation, Resource, SpanId, Timestamp, TraceId};
 use crate::tenants::{Shares, tenant_hash};
 use crate::trace::{Hanging, Spans};
 
-/// What earlier traces showed of the parents of spans, by kind of span.
+/// What earlier traces showed about the parents of spans, by kind of span.
 #[derive(Clone, Debug)]
 pub(super) struct Parents {
     pub(super) kinds: Recent<ParentsSeen>,
-    /// How long it is not news that parents of a kind came, after they did.
+    /// How long after the arrival of a parent of some kind another such arrival is no news.
     renewed: Duration,
-    /// How long roots of a service are waited for after one came late.
+    /// How long roots of a service are waited for after one arrived late.
     late: Duration,
 }
 
-/// What spans of one kind showed of their parents.
+/// What spans of one kind showed about their parents.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct ParentsSeen {
-    /// When a parent last came.
+    /// When a parent last arrived.
     recent_batches: Option<Timestamp>,
-    /// Traces that were quiet for `rootless_idle` without the parent, if none ever came; as many as matter.
+    /// Traces that were quiet for `rootless_idle` without the parent, if none ever arrived; no more of them than matter.
     quiet: Vec<u64>,
-    /// Traces that became final without the parent, each with when it opened; only those that opened since a parent came, the last
-    /// ones, as many as matter.
+    /// Traces that became final without the parent, each with the time at which it opened; only the last ones that opened since a
+    /// parent arrived, no more of them than matter.
     without: Vec<(Timestamp, u64)>,
 }
 
-/// Traces in a row without a parent from which on none is waited for: if none ever came, and if one did.
+/// Number of traces in a row without a parent after which none is waited for: if none ever arrived, and if one did.
 const FEW: usize = 3;
 const MANY: usize = 16;
 
@@ -82,16 +82,16 @@ impl Join for ParentsSeen {
 }
 
 impl Parents {
-    /// An empty table of at most `max` kinds of spans; traces are waited for until they are of age.
+    /// An empty table of at most `max` kinds of spans; `of_age` is the age until which traces are waited for.
     pub(super) fn new(max: usize, of_age: Duration, shares: Shares) -> Self {
         let mut kinds = Recent::new(max);
         kinds.shared_by(shares);
-        // Whether one came while a trace was open is told well enough by this.
+        // This is precise enough to know whether a parent arrived while a trace was open.
         Self { kinds, renewed: of_age / 4, late: of_age.saturating_mul(24) }
     }
 
-    /// The evidence for a trace without a root: that of the missing parent that is waited for longest. What the span of an agent or a
-    /// workflow says of a parent holds for all spans below that parent.
+    /// The evidence for a trace without a root: that of the missing parent that is waited for longest. What the span of an agent or
+    /// a workflow states about its parent applies to all spans below that parent.
     pub(super) fn outlook(&self, spans: &Spans) -> OverBy {
         let missing = || spans.hanging().filter(|span| !span.has_parent);
         let remote: BTreeSet<SpanId> =
@@ -103,7 +103,7 @@ impl Parents {
         missing().map(of).max().unwrap_or(OverBy::NothingKnown)
     }
 
-    /// Whether traces such as this one became final without a root time and again, beside what it showed itself.
+    /// Whether similar traces repeatedly became final without a root, apart from what this one showed itself.
     pub(super) fn never_come(&self, spans: &Spans, recent_batches: &[LearnedKey]) -> bool {
         let mut missing = spans.hanging().filter(|span| !span.has_parent).peekable();
         let never = |span: &Hanging<'_>| {
@@ -113,7 +113,7 @@ impl Parents {
         missing.peek().is_some() && missing.all(|span| never(&span))
     }
 
-    /// Whether a root of one of the services whose spans miss a parent came late, not long ago.
+    /// Whether a root of one of the services whose spans lack a parent arrived late, not long ago.
     pub(super) fn come_late(&self, spans: &Spans, now: Timestamp) -> bool {
         let mut missing = spans.hanging().filter(|span| !span.has_parent);
         missing.any(|span| {
@@ -123,8 +123,7 @@ impl Parents {
         })
     }
 
-    /// Learns from a done trace that parents come of those kinds of spans whose parents are in; returns the kinds of which that is
-    /// news.
+    /// Learns from a done trace that parents of some kinds of spans arrive; returns the kinds for which that is news.
     pub(super) fn recent_batches(
         &self,
         spans: &Spans,
@@ -170,7 +169,7 @@ impl Parents {
         }
     }
 
-    /// Whether something of a kind is to be told: there is nothing yet, it would be forgotten for want of room, or it is new.
+    /// Whether a fact about a kind should be handed out: there is none yet, it would be forgotten for want of room, or it is new.
     fn is_news(&self, kind: LearnedKey, is_new: impl FnOnce(&ParentsSeen) -> bool) -> bool {
         self.kinds.get(kind).is_none_or(is_new) || !self.kinds.is_safe(kind)
     }
@@ -190,12 +189,13 @@ fn has_remote_caller(span: &Hanging<'_>) -> bool {
     span.is_run && span.remote == Some(true)
 }
 
-/// Learns that a root came after its trace was made final early, or would have been: for long, no trace of this service is.
+/// Learns that a root arrived after its trace was made final early, or would have been: for a long time, no trace of this service
+/// is.
 pub(super) fn too_late(resource: &Resource, now: Timestamp, lessons: &mut Lessons) {
     lessons.showed(of_service(resource), ParentsSeen::recent_batches(now));
 }
 
-/// The kinds of spans whose parent is in, or is missing, each once or more: what is learned twice is learned once.
+/// The kinds of spans whose parent is present, or missing; a kind may occur several times, which makes no difference.
 fn kinds(spans: &Spans, has_parent: bool) -> impl Iterator<Item = LearnedKey> {
     let mut last: Option<(&Arc<Resource>, LearnedKey)> = None;
     let hanging = spans.hanging().filter(move |span| span.has_parent == has_parent);

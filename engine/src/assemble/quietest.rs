@@ -1,4 +1,4 @@
-//! The traces that go first where there is no room: of a tenant's traces those that were quiet for longest.
+//! The traces that are removed first for want of room: the quietest ones of a tenant.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::tenants::TenantHash;
 #[derive(Debug, Default)]
 pub(super) struct Quietest(BTreeMap<TenantHash, Vec<(Timestamp, TraceKey)>>);
 
-/// The part of a tenant's traces that is found at a time, as one in so many.
+/// One in this many of a tenant's traces is collected by each search.
 const SHARE: usize = 64;
 
 impl Quietest {
-    /// The quietest of a tenant's traces that may go; searches `all` of them if none is left that was found before.
+    /// The quietest of a tenant's traces that may be removed; searches `all` of them if none is left from the last search.
     pub(super) fn next(
         &mut self,
         tenant: TenantHash,
@@ -38,7 +38,7 @@ impl Quietest {
     }
 }
 
-/// The quietest of these, one in `SHARE`, the quietest last.
+/// The quietest of these, one in `SHARE`, with the quietest last.
 fn quietest(mut all: Vec<(Timestamp, TraceKey)>) -> Vec<(Timestamp, TraceKey)> {
     let some = all.len().div_ceil(SHARE);
     if some < all.len() {

@@ -1,5 +1,5 @@
-//! A bounded table of what was learned lately, by topic: over the bound, the tenant that has the most in proportion to its share loses
-//! the entry that was not used for longest, approximately.
+//! A bounded table of what was learned recently, by topic: at the bound, the tenant that holds the most relative to its share loses
+//! its (approximately) least recently used entry.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,9 +11,9 @@ use crate::tenants::{Shares, TenantHash};
 /// The key of an entry: a tenant and a hash.
 pub(super) type LearnedKey = (TenantHash, u64);
 
-/// A value to which others are added in any order, and each as often as it comes.
+/// A value that merges with others, in any order and any number of times.
 pub(super) trait Join {
-    /// Adds another value.
+    /// Merges another value into this one.
     fn join(&mut self, other: Self);
 }
 
@@ -22,11 +22,11 @@ pub(super) trait Join {
 pub(super) struct Recent<V> {
     max: usize,
     shares: Shares,
-    // Each with whether it was used since its turn last came.
+    // Each with whether it was used since its turn last came up.
     values: FixedMap<LearnedKey, (V, bool)>,
     // Invariant: the keys of the values, each once; no tenant without any.
     turns: BTreeMap<TenantHash, VecDeque<u64>>,
-    /// Number of entries that had to be forgotten.
+    /// Number of forgotten entries.
     forgotten: u64,
 }
 
@@ -48,22 +48,22 @@ impl<V: Default> Recent<V> {
         Self { max: max.max(1), shares: Shares::default(), values, turns, forgotten: 0 }
     }
 
-    /// Sets the shares of tenants by which room is made.
+    /// Sets the shares by which tenants divide the bound.
     pub(super) fn shared_by(&mut self, shares: Shares) {
         self.shares = shares;
     }
 
-    /// What is known of a topic.
+    /// What is known about a topic.
     pub(super) fn get(&self, topic: LearnedKey) -> Option<&V> {
         self.values.get(&topic).map(|(value, _)| value)
     }
 
-    /// Whether a topic keeps its place if room is made, as it was used since its turn last came.
+    /// Whether a topic survives when room is made, as it was used since its turn last came up.
     pub(super) fn is_safe(&self, topic: LearnedKey) -> bool {
         self.values.get(&topic).is_some_and(|(_, used)| *used)
     }
 
-    /// What is known of a topic, to be changed; begun if it is new.
+    /// What is known about a topic, mutable; the default if it is new.
     pub(super) fn learn(&mut self, topic: LearnedKey) -> &mut V {
         let forgets = !self.values.contains_key(&topic) && self.make_room(topic.0);
         self.forgotten += u64::from(forgets);
@@ -88,7 +88,7 @@ impl<V: Default> Recent<V> {
         Saved(known.map(|(topic, (value, used))| (topic, value, *used)).collect())
     }
 
-    /// Takes over the table of a snapshot.
+    /// Takes over the table from a snapshot.
     pub(super) fn restore(&mut self, saved: Saved<V>) {
         (self.values, self.turns) = Default::default();
         for ((tenant, hash), value, used) in saved.0 {
@@ -98,7 +98,7 @@ impl<V: Default> Recent<V> {
         }
     }
 
-    /// Forgets an entry if there is no room for one more of this tenant; returns whether it did.
+    /// Forgets an entry if there is no room for another one of this tenant; returns whether it did.
     fn make_room(&mut self, newcomer: TenantHash) -> bool {
         if self.values.len() < self.max {
             return false;

@@ -1,4 +1,4 @@
-//! Reports about traces, which come beside the spans.
+//! Reports about traces, which arrive separately from the spans.
 
 use std::mem;
 
@@ -7,7 +7,7 @@ use super::{Assembler, Report, Target, Timestamp, TraceId, TraceKey};
 use crate::tenants::tenant_hash;
 use crate::waiting::Subject;
 
-/// The trace of a report about one.
+/// The trace that a report is about.
 impl Subject for TraceId {
     fn of(report: &Report) -> Option<Self> {
         let Target::Trace(trace) = report.target else { return None };
@@ -16,13 +16,13 @@ impl Subject for TraceId {
 }
 
 impl Assembler {
-    /// Takes a report about a trace, or keeps it until the trace comes.
+    /// Applies a report about a trace, or keeps it until the trace arrives.
     pub(super) fn report(&mut self, mut report: Report, now: Timestamp) {
         let Target::Trace(id) = report.target else {
             self.counts.add("reports", "misdirected");
             return;
         };
-        // A report for all tenants is about the one trace of this id.
+        // A report for all tenants is about the only trace with this id.
         let only = || self.traces.only(id).or_else(|| self.sealed.only(id));
         let everybody = report.tenant.is_none().then(only).flatten();
         let key = everybody.unwrap_or_else(|| TraceKey::new(id, report.tenant.as_deref()));
@@ -39,13 +39,13 @@ impl Assembler {
         }
     }
 
-    /// The reports about traces that are sealed, since this was last asked: for all session shards, as one of them may hold the trace.
-    /// They are to be sent after the updates that were drained before.
+    /// The reports about sealed traces since the last call: for all session shards, as one of them may hold the trace. They must be
+    /// sent after the updates that were drained before.
     pub fn late_reports(&mut self) -> Vec<Report> {
         mem::take(&mut self.late_reports)
     }
 
-    /// Adds a report to a trace, unless it is full or has one of the same name and identifier that ranks as high.
+    /// Adds a report to a trace, unless the trace is full or has one with the same name and identifier that ranks as high.
     pub(super) fn apply_report(&mut self, id: TraceKey, report: Report, now: Timestamp) {
         let max = self.options.max_reports_per_trace;
         let Some(held) = self.traces.get_mut(id) else { return };
@@ -64,20 +64,20 @@ impl Assembler {
         }
     }
 
-    /// Takes the reports that wait for a trace that has come: those of its tenant, and those for all tenants.
+    /// Takes the waiting reports for a trace that has arrived: those of its tenant, and those for all tenants.
     pub(super) fn take_waiting(&mut self, TraceKey { id, tenant }: TraceKey) -> Vec<Report> {
         self.waiting.take(&id, |report| {
             report.tenant.is_none() || tenant_hash(report.tenant.as_deref()) == tenant
         })
     }
 
-    /// Gives up the reports that have waited long enough.
+    /// Drops the reports that have expired.
     pub(super) fn give_up_reports(&mut self, now: Timestamp) {
         let unmatched = self.waiting.handle_timeout(now).len();
         self.counts.add_many("reports", "unmatched", unmatched as u64);
     }
 
-    /// Notes that a report or a reply changed the trace, which tells nothing about whether it is over: its timers stay.
+    /// Notes that a report or a reply changed the trace, which does not affect whether it is done: its timers stay.
     pub(super) fn reported(&mut self, id: TraceKey, now: Timestamp) {
         let Some(held) = self.traces.get_mut(id) else { return };
         held.revise(1);
@@ -85,7 +85,7 @@ impl Assembler {
         if held.state != State::Open {
             return self.deadlines.mark(id, held, Pending::News);
         }
-        // Changes of an open trace are told after `trace_idle`, if nothing tells them before.
+        // Changes of an open trace are sent after `trace_idle`, if nothing sends them before.
         held.wait_to_tell(now, &self.options);
         if held.due() < held.queued {
             self.deadlines.reschedule(id, held);

@@ -12,26 +12,26 @@ use crate::trace;
 
 /// Nanoseconds in a minute.
 const MINUTE: u64 = 60_000_000_000;
-/// Minutes, beside the present one, for which the judge's costs are kept.
+/// Minutes, beside the current one, for which the judge's costs are kept.
 const MINUTES: u64 = 60;
 
 impl Assembler {
-    /// Sets whether the judge reads transcripts from here on; if not, it is asked without one.
+    /// Sets whether the judge reads transcripts from here on; if not, requests have none.
     pub fn attend(&mut self, attention: JudgeAvailability) {
         self.attention = attention;
     }
 
-    /// Takes the requests to the judge since the last call; new ones come with [`Self::drain`].
+    /// Takes the requests to the judge since the last call; [`Self::drain`] makes new ones.
     pub fn requests(&mut self) -> Vec<JudgeRequest> {
         mem::take(&mut self.requests)
     }
 
-    /// Takes the requests to the embedding model since the last call; new ones come with [`Self::drain`].
+    /// Takes the requests to the embedding model since the last call; [`Self::drain`] makes new ones.
     pub fn embed_requests(&mut self) -> Vec<EmbedRequest> {
         mem::take(&mut self.embed_requests)
     }
 
-    /// The traces of which a judge or an embedding model was asked something that is not answered.
+    /// The traces with an unanswered question to a judge or an embedding model.
     pub fn unanswered(&self) -> Vec<TraceKey> {
         let embedding = self.embedding.is_some();
         let waits = |held: &OpenTrace| {
@@ -41,7 +41,7 @@ impl Assembler {
         self.deadlines.traces().filter(|id| self.traces.get(*id).is_some_and(&waits)).collect()
     }
 
-    /// Makes the unanswered requests about a trace again; see [`Self::requests`] and [`Self::embed_requests`].
+    /// Repeats the unanswered requests about a trace; see [`Self::requests`] and [`Self::embed_requests`].
     pub fn ask_again(&mut self, id: TraceKey, known: &Learned) {
         let Some(held) = self.traces.get(id).filter(|held| held.state != State::Open) else {
             return;
@@ -66,8 +66,8 @@ impl Assembler {
         self.paid.iter().map(|(minute, cost)| (*minute, Quanta(*cost)))
     }
 
-    /// Evaluates a trace as it stands, and makes the requests that follow. If it is undecided whether its texts are kept, they are
-    /// if it has a loop.
+    /// Evaluates the current state of a trace, and makes the resulting requests. If it is undecided whether its texts are kept,
+    /// they are kept if it has a loop.
     pub(super) fn read_and_ask(
         &mut self,
         id: TraceKey,
@@ -109,7 +109,7 @@ impl Assembler {
         }
     }
 
-    /// Takes an embedding model's results for the texts of a trace.
+    /// Applies an embedding model's results for the texts of a trace.
     pub(super) fn embedded(&mut self, id: TraceKey, embedded: Embedded, now: Timestamp) {
         let Some(held) = self.traces.get_mut(id) else {
             self.counts.add("late", "embedding_dropped");
@@ -122,7 +122,7 @@ impl Assembler {
     /// Makes a request to the judge about a done trace, or notes that there is none.
     fn ask_judge(&mut self, id: TraceKey, request: Option<JudgeRequest>) {
         if let Some(held) = self.traces.get_mut(id) {
-            // Most traces are not asked about, and have no pending judgement.
+            // Most traces are never judged, and have no pending judgement.
             held.decided = true;
             if request.is_some() || held.judgement.is_some() {
                 held.judgement().asked(request.as_ref());
@@ -140,7 +140,7 @@ impl Assembler {
         }
     }
 
-    /// Takes a judge's reply about a trace.
+    /// Applies a judge's reply about a trace.
     pub(super) fn judged(&mut self, reply: JudgeReply, now: Timestamp) {
         self.paid(reply.cost, now);
         let id = reply.trace;

@@ -1,4 +1,4 @@
-//! Resources of spans, each held once, as every export has its own copy.
+//! Resources of spans, each stored once, as every export has its own copy.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ const MOST: usize = 1_024;
 #[derive(Debug, Default)]
 pub(super) struct Resources {
     known: BTreeSet<Arc<Resource>>,
-    // The resource that came last, and the known one that equals it.
+    // The last resource to arrive, and the known one that equals it.
     last: Option<(Arc<Resource>, Arc<Resource>)>,
 }
 

@@ -20,7 +20,7 @@ struct Saved<T, S, W, U> {
     turns: U,
 }
 
-/// All traces, to be serialised.
+/// All traces, for serialisation.
 struct Written<'a>(&'a Assembler);
 
 impl Serialize for Written<'_> {
@@ -51,7 +51,7 @@ impl Assembler {
         }
     }
 
-    /// Takes over the state of a snapshot.
+    /// Takes over the state from a snapshot.
     pub fn restore(&mut self, saved: SavedTraces) {
         let Saved { traces, sealed, waiting, paid, turns } = saved.0;
         for (id, mut held) in traces {
@@ -65,7 +65,7 @@ impl Assembler {
             self.traces.insert(held);
         }
         self.sealed = sealed;
-        // It may have been written with room for more.
+        // It may have been written with a larger bound.
         let over = self.sealed.make_room(self.options.max_sealed_traces, &self.shares);
         self.counts.add_many("sealed_traces", "forgotten", over);
         let over = self.waiting.restore(waiting, &self.shares);

@@ -1,5 +1,5 @@
-//! Ids of sealed traces, each with what tells the end of the trace from what is late or begins a further turn of the id. They are bounded:
-//! over the bound, the tenant that has the most in proportion to its share loses its oldest id.
+//! Ids of sealed traces, each with the end of the trace, which separates late spans from a later turn of the id. At the bound, the
+//! tenant that holds the most relative to its share loses its oldest id.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -27,9 +27,9 @@ pub(super) struct Ending {
     pub(super) end: Timestamp,
     /// The number of turns that the id has had.
     pub(super) turns: u16,
-    /// Whether its root had not come.
+    /// Whether its root had not arrived.
     pub(super) rootless: bool,
-    /// Whether it was made final early without its root, which may still come.
+    /// Whether it was made final early without its root, which may still arrive.
     pub(super) early: bool,
 }
 
@@ -56,7 +56,7 @@ impl Entry {
     }
 }
 
-/// The serialised set: of each tenant the oldest first.
+/// The serialised set: for each tenant the oldest first.
 #[derive(Debug, Deserialize, Serialize)]
 struct Written<I> {
     oldest_first: I,
@@ -75,7 +75,7 @@ impl Sealed {
         self.tenants.get(&id.tenant).is_some_and(|sealed| sealed.contains(id.id))
     }
 
-    /// The sealed trace of this id, whosever it is, if only one tenant has one.
+    /// The sealed trace with this id, of any tenant, if only one tenant has one.
     pub(super) fn only(&self, id: TraceId) -> Option<TraceKey> {
         let mut of_id = self.tenants.iter().filter(|(_, sealed)| sealed.contains(id));
         let (tenant, _) = of_id.next().filter(|_| of_id.next().is_none())?;
@@ -88,7 +88,7 @@ impl Sealed {
         Some(at(&sealed.oldest_first, sealed.first, sealed.number(id.id)?)?.ending())
     }
 
-    /// Adds an id, or what its next turn changes; returns how many had to be forgotten for it.
+    /// Adds an id, or updates it for its next turn; returns how many were forgotten for it.
     pub(super) fn insert(
         &mut self,
         sealed: (TraceKey, Ending),
@@ -104,7 +104,8 @@ impl Sealed {
         self.len += usize::from(of_tenant.insert(id.id, ending));
     }
 
-    /// Notes that a root of a sealed trace has come; returns whether the trace ended early without it, and this is the first one.
+    /// Notes that a root of a sealed trace has arrived; returns whether the trace ended early without it, and this is the first
+    /// one.
     pub(super) fn finds_root(&mut self, id: TraceKey) -> bool {
         let sealed = self.tenants.get_mut(&id.tenant);
         let entry = sealed.and_then(|sealed| sealed.entry(id.id));
@@ -160,13 +161,13 @@ impl SealedOfTenant {
         self.numbers.find(hash(id), |number| self.id(*number) == Some(id)).copied()
     }
 
-    /// The entry of an id, to be changed.
+    /// The entry of an id, mutable.
     fn entry(&mut self, id: TraceId) -> Option<&mut Entry> {
         let place = usize::try_from(self.number(id)?.wrapping_sub(self.first)).ok()?;
         self.oldest_first.get_mut(place)
     }
 
-    /// Adds an id, or what a further turn of it changes; returns whether it is new.
+    /// Adds an id, or updates it for a later turn; returns whether it is new.
     fn insert(&mut self, id: TraceId, ending: Ending) -> bool {
         if let Some(entry) = self.entry(id) {
             let former = entry.ending();

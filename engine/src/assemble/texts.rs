@@ -1,8 +1,8 @@
-//! Which texts are kept. Few traces are judged, and texts that nobody is going to read are not worth keeping.
+//! Which texts are kept. Few traces are judged, and texts that will not be read are not worth keeping.
 //!
-//! The root tells whether a trace is judged, unless the trace is flagged. Most traces come whole or end with their root: so the
-//! roots of a batch are looked at first, and if they show that a new trace is unsampled, its texts are not kept. The batch is at hand
-//! until the next drain, which evaluates traces that may be flagged; a flagged one gets its texts after all.
+//! The root shows whether a trace is judged, unless the trace is flagged. Most traces arrive in one piece or end with their root:
+//! so the roots of a batch are read first, and if they show that a new trace is unsampled, its texts are not kept. The batch stays
+//! available until the next drain, which evaluates traces that may be flagged; a flagged one gets its texts after all.
 
 use std::mem;
 use std::sync::Arc;
@@ -11,38 +11,38 @@ use super::{Assembler, Counts, JudgeRules, OpenTrace, Operation, Span, Timestamp
 use crate::span::TraceId;
 use crate::trace::Spans;
 
-/// Spans that came together, and a selection of them.
+/// Spans that arrived together, and a selection of them.
 #[derive(Clone, Debug)]
 pub struct SpanBatch {
-    /// The spans of a whole request, shared by all that take some of them.
+    /// The spans of a whole request, shared by all shards that take some of them.
     pub all: Arc<Vec<Span>>,
-    /// The places of the selected spans.
+    /// The indices of the selected spans.
     pub places: Vec<usize>,
 }
 
 /// The batches since the last drain, as long as texts may be missing.
 #[derive(Debug, Default)]
 pub(super) struct RecentBatches {
-    // Traces of the present batch that are judged only if they are flagged, by their roots; in order.
+    // Traces of the current batch that are judged only if they are flagged, by their roots; sorted.
     unsampled: Vec<TraceKey>,
     batches: Vec<SpanBatch>,
-    // Batch and place of each span, by trace and then in order of arrival; made when it is needed.
+    // Batch and index of each span, by trace and then in order of arrival; built on demand.
     places: Vec<(TraceId, usize, usize)>,
 }
 
-/// Who reads texts.
+/// The readers of texts.
 #[derive(Debug)]
 pub(super) struct Keeping<'a> {
-    // Whether somebody other than a judge reads them.
+    // Whether there are readers other than a judge.
     readers: bool,
     // Whether traces are judged.
     judged: bool,
-    // The judge's rules, if a judge reads and nobody else.
+    // The judge's rules, if a judge is the only reader.
     judge: Option<&'a JudgeRules>,
 }
 
 impl SpanBatch {
-    /// A span that came alone.
+    /// A span that arrived alone.
     pub fn one(span: Span) -> Self {
         Self { all: Arc::new(vec![span]), places: vec![0] }
     }
@@ -54,7 +54,7 @@ impl SpanBatch {
 }
 
 impl Assembler {
-    /// Applies spans that came together at `now`.
+    /// Applies spans that arrived together at `now`.
     pub fn spans(&mut self, mut together: SpanBatch, now: Timestamp) {
         if !together.spans().any(Span::is_of_turn) {
             return self.together(together, now);
@@ -69,7 +69,7 @@ impl Assembler {
         }
     }
 
-    /// Applies spans of known traces that came together.
+    /// Applies spans of known traces that arrived together.
     pub(super) fn together(&mut self, together: SpanBatch, now: Timestamp) {
         self.recent_batches.unsampled = self.unsampled_traces(&together);
         let trace = |place: &usize| {
@@ -85,8 +85,8 @@ impl Assembler {
         }
     }
 
-    /// Decides whether to keep the texts of a trace whose root may show that it is unsampled. Returns whether that is undecided: then
-    /// the trace has to be checked for loops.
+    /// Decides whether to keep the texts of a trace whose root may show that it is unsampled. Returns whether that is undecided:
+    /// then the trace has to be checked for loops.
     pub(super) fn decide(&mut self, id: TraceKey, is_unsampled: bool, may_loop: bool) -> bool {
         let Some(held) = self.traces.get_mut(id) else { return false };
         let unwanted = is_unsampled && held.is_unwanted();
@@ -107,14 +107,14 @@ impl Assembler {
         }
     }
 
-    /// Drops the texts of a trace that the judge is done with, if nobody else reads texts.
+    /// Drops the texts of a trace that the judge no longer needs, if there is no other reader.
     pub(super) fn forgo_texts_of_judge(&mut self, id: TraceKey) {
         if !self.has_readers() {
             self.drop_texts_of(id);
         }
     }
 
-    /// Gives a trace whose texts were left out its texts after all, if there is room for them.
+    /// Restores the texts of a trace whose texts were left out, if there is room for them.
     pub(super) fn put_texts(&mut self, id: TraceKey) {
         if !self.traces.get(id).is_some_and(|held| held.leaves_texts_out) {
             return;
@@ -144,7 +144,7 @@ impl Assembler {
         self.recent_batches = recent_batches;
     }
 
-    /// The traces of a batch whose roots in it all show that they are unsampled, in order.
+    /// The traces of a batch whose roots in it all show that they are unsampled, sorted.
     fn unsampled_traces(&self, together: &SpanBatch) -> Vec<TraceKey> {
         let keeping = Keeping::new(self.has_readers(), true, self.judging.as_ref());
         if keeping.judge.is_none() {
@@ -154,12 +154,12 @@ impl Assembler {
         let roots = roots.map(|root| (TraceKey::from(root), keeping.is_unsampled_root(root)));
         let mut roots: Vec<_> = roots.filter(|(id, _)| self.attention.reads(id.tenant)).collect();
         roots.sort_unstable();
-        // Of the roots of one trace, those that do not pass it over come first.
+        // For each trace, a root that is sampled sorts before one that is not.
         roots.dedup_by_key(|(id, _)| *id);
         roots.into_iter().filter_map(|(id, passes)| passes.then_some(id)).collect()
     }
 
-    /// Whether anybody but a judge reads texts.
+    /// Whether there are readers of texts other than a judge.
     pub(super) fn has_readers(&self) -> bool {
         self.rules.keep_content || !self.suites.is_empty() || self.embedding.is_some()
     }
@@ -172,7 +172,7 @@ impl<'a> Keeping<'a> {
         Self { readers, judged: judging.is_some(), judge }
     }
 
-    /// Whether texts beyond the final answer are kept: somebody reads them, and if that is the judge alone there is room.
+    /// Whether texts other than the final answer are kept: they have a reader and, if that is the judge alone, there is room.
     pub(super) fn texts(&self, text_bytes: usize, counts: &mut Counts) -> bool {
         let has_room = self.judge.map(|rules| text_bytes < rules.max_open_bytes);
         if has_room == Some(false) {
@@ -181,7 +181,7 @@ impl<'a> Keeping<'a> {
         self.readers || has_room == Some(true)
     }
 
-    /// Notes what a span tells of whether a judge will read the trace; `texts`: its texts are kept.
+    /// Notes whether this span makes it likely that the judge reads the trace; `texts`: its texts are kept.
     pub(super) fn note(&self, held: &mut OpenTrace, span: &Span, texts: bool) {
         let is_unsampled = texts && self.is_unsampled_root(span);
         let failed = span.failed && span.operation != Operation::ExecuteTool;
@@ -208,7 +208,7 @@ impl RecentBatches {
         self.places.clear();
     }
 
-    /// Leaves out the texts of a new trace if its roots in the present batch show that it is unsampled.
+    /// Leaves out the texts of a new trace if its roots in the current batch show that it is unsampled.
     pub(super) fn begins(&self, id: TraceKey, held: &mut OpenTrace) {
         if self.unsampled.binary_search(&id).is_ok() {
             held.drop_texts();
@@ -234,7 +234,7 @@ impl RecentBatches {
 
 impl OpenTrace {
     /// Whether its spans gave a judge no reason to read the trace: nothing but tool calls failed, no root is sampled, and no other
-    /// process takes part in it, of which more may come. Loops are not looked for.
+    /// process, from which more may arrive, takes part in it. Loops are not searched for.
     pub(super) fn is_unwanted(&self) -> bool {
         !self.wanted && self.parts.spans.are_of_one_process()
     }

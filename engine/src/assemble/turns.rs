@@ -1,8 +1,9 @@
-//! Turns of agents that speak in log records, where only the order of the records tells them apart.
+//! Turns of agents that send log records, if only the order of the records separates them.
 //!
-//! A record belongs to the latest prompt of its session that is not later than itself, by their own times. If a prompt comes late,
-//! the records after it move from the turn before it. So the turns are the same in whatever order records come, as long as they come
-//! within `late_horizon` of each other. A moved record leaves an empty span behind, which replaces all others with its id.
+//! A record belongs to the latest prompt of its session that is not later than the record, by their own times. If a prompt arrives
+//! late, the records after it move from the turn before it. So the turns are the same in whatever order records arrive, as long as
+//! they arrive within `late_horizon` of each other. A moved record leaves an empty span behind, which replaces all others with its
+//! id.
 //!
 //! A turn ends with the next prompt of its session, or when it was quiet for `rootless_idle`.
 
@@ -16,13 +17,13 @@ use super::memory_bounds::said_bytes;
 use crate::span::{Operation, RECORD_SCOPE, Span, SpanId, Timestamp, TraceId};
 use crate::tenants::{Shares, TenantHash, TraceKey, tenant_hash};
 
-/// The sessions of which prompts are known.
+/// The sessions with known prompts.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(super) struct Turns {
     tenants: BTreeMap<TenantHash, OfTenant>,
     // Sessions of all tenants.
     sessions: usize,
-    // What the movable spans of all tenants weigh.
+    // Total weight of the movable spans of all tenants.
     held: usize,
 }
 
@@ -32,7 +33,7 @@ struct OfTenant {
     sessions: BTreeMap<u64, Session>,
     // Invariant: one entry for each session, by when it last got a span.
     quietest: BTreeSet<(Timestamp, u64)>,
-    // What the movable spans of all its sessions weigh.
+    // Total weight of the movable spans of all its sessions.
     held: usize,
 }
 
@@ -41,28 +42,28 @@ struct OfTenant {
 struct Session {
     heard: Timestamp,
     prompts: BTreeSet<(Timestamp, TraceId)>,
-    // Spans that only their time puts into their turn, as long as a prompt may come that takes them; with their arrival.
+    // Spans that only their time puts into their turn, as long as a late prompt may take them; with their arrival.
     movable: BTreeMap<(Timestamp, SpanId), (Timestamp, Span)>,
-    // What they weigh.
+    // Their total weight.
     held: usize,
-    // Number of movable spans at which those that are too old are dropped: twice as many as were left the last time.
+    // Number of movable spans at which old ones are dropped: twice the number left the last time.
     #[serde(default)]
     room: usize,
 }
 
-/// What a span of a log record changes in the turns of its session.
+/// The effect of a span from a log record on the turns of its session.
 #[derive(Debug, Default)]
 struct Change {
     /// The span, with its turn.
     span: Span,
     /// Spans that move to another turn, each with the turn that it leaves.
     moved: Vec<(TraceId, Span)>,
-    /// Turns after which there is another prompt.
+    /// Turns that are followed by another prompt.
     followed: Vec<TraceId>,
     forgotten: Forgotten,
 }
 
-/// How many of each there was no room for.
+/// How many of each were forgotten for want of room.
 #[derive(Clone, Copy, Debug, Default)]
 struct Forgotten {
     sessions: u64,
@@ -71,7 +72,7 @@ struct Forgotten {
 }
 
 impl Assembler {
-    /// Adds a span made from a log record to the turn that its session's prompts put it in.
+    /// Adds a span from a log record to the turn that the prompts of its session put it in.
     pub(super) fn add_record_span(&mut self, span: Span, now: Timestamp) {
         let limits = TurnBounds {
             now,
@@ -96,7 +97,7 @@ impl Assembler {
         self.counts.add_many("turns", "prompt_forgotten", prompts);
     }
 
-    /// Notes that the session of a turn has a later prompt, so that the turn is not waited for any longer.
+    /// Notes that the session of a turn has a later prompt, so that the turn is no longer waited for.
     fn is_followed(&mut self, turn: TraceKey, now: Timestamp) {
         let Some(held) = self.traces.get_mut(turn).filter(|held| !held.followed) else { return };
         held.followed = true;
@@ -109,7 +110,7 @@ impl Assembler {
 #[derive(Clone, Copy, Debug)]
 struct TurnBounds {
     now: Timestamp,
-    /// Spans that came before this time are not moved.
+    /// Spans that arrived before this time are not moved.
     late: Timestamp,
     /// Sessions that got no span since this time are forgotten.
     old: Timestamp,
@@ -118,12 +119,12 @@ struct TurnBounds {
 }
 
 impl Turns {
-    /// What all movable spans weigh.
+    /// Total weight of all movable spans.
     pub(super) fn held(&self) -> usize {
         self.held
     }
 
-    /// What all movable spans weigh, weighed anew.
+    /// Total weight of all movable spans, recomputed.
     #[cfg(test)]
     pub(super) fn weighs(&self) -> usize {
         let own = self.tenants.values();
@@ -163,7 +164,7 @@ impl Turns {
         change
     }
 
-    /// Forgets what there is no room or no use for; returns for how many sessions and spans there was no room.
+    /// Forgets what there is no room or no use for; returns how many sessions and spans were forgotten for want of room.
     fn fit(&mut self, limits: TurnBounds, shares: &Shares) -> (u64, u64) {
         let (mut sessions, mut spans) = (0, 0);
         while let Some(tenant) = self.quietest().filter(|(heard, _)| *heard < limits.old) {
@@ -189,7 +190,7 @@ impl Turns {
         (sessions, spans)
     }
 
-    /// When the session that was quiet for longest last got a span, and its tenant.
+    /// When the quietest session last got a span, and its tenant.
     fn quietest(&self) -> Option<(Timestamp, TenantHash)> {
         let first = |own: &OfTenant| own.quietest.first().map(|(heard, _)| *heard);
         self.tenants.iter().filter_map(|(tenant, own)| Some((first(own)?, *tenant))).min()
@@ -218,7 +219,7 @@ impl OfTenant {
         self.sessions.len() > before
     }
 
-    /// Forgets the session that was quiet for longest; returns what its spans weighed.
+    /// Forgets the quietest session; returns the weight of its spans.
     fn forget_quietest(&mut self) -> Option<usize> {
         let (_, key) = self.quietest.pop_first()?;
         let gone = self.sessions.remove(&key).map_or(0, |session| session.held);
@@ -226,8 +227,8 @@ impl OfTenant {
         Some(gone)
     }
 
-    /// Leaves spans in their turns for good, those of the quietest sessions first, until those that can move weigh at most so much; returns
-    /// how many, and what they weighed.
+    /// Leaves spans in their turns for good, those of the quietest sessions first, until the movable ones weigh at most `at_most`;
+    /// returns how many, and their weight.
     fn settle(&mut self, at_most: usize) -> (usize, usize) {
         let (before, mut settled) = (self.held, 0);
         for (_, key) in &self.quietest {
@@ -244,14 +245,14 @@ impl OfTenant {
 }
 
 impl Session {
-    /// Holds a span that came at `now` for as long as it may move.
+    /// Holds a span that arrived at `now` for as long as it may move.
     fn hold(&mut self, span: Span, now: Timestamp) {
         self.held += weight(&span);
         let before = self.movable.insert((span.end, span.span_id), (now, span));
         self.held -= before.map_or(0, |(_, span)| weight(&span));
     }
 
-    /// Drops movable spans that came before `late`; only now and then, as all of them are looked at.
+    /// Drops movable spans that arrived before `late`; only now and then, as it scans all of them.
     fn forget_old(&mut self, late: Timestamp) {
         if self.movable.len() >= self.room {
             self.movable.retain(|_, (recent_batches, _)| *recent_batches >= late);
@@ -260,7 +261,7 @@ impl Session {
         }
     }
 
-    /// Begins the turn of a prompt, and ends the one before it; spans that came before `late` stay in that one.
+    /// Begins the turn of a prompt, and ends the one before it; spans that arrived before `late` stay in the earlier turn.
     fn begin(&mut self, change: &mut Change, late: Timestamp) {
         let prompt = (change.span.start, change.span.trace_id);
         if !self.prompts.insert(prompt) {
@@ -288,14 +289,14 @@ impl Session {
         }
     }
 
-    /// The turn that was going on at this time.
+    /// The turn in progress at this time.
     fn turn_at(&self, time: Timestamp) -> Option<TraceId> {
         const LAST: TraceId = TraceId([u8::MAX; 16]);
         self.prompts.range(..=(time, LAST)).next_back().map(|(_, turn)| *turn)
     }
 }
 
-/// What a span weighs: one, and one more for each KiB of its texts.
+/// The weight of a span: one, and one more for each KiB of its texts.
 fn weight(span: &Span) -> usize {
     1 + said_bytes(span) / WEIGHED
 }
@@ -308,7 +309,7 @@ fn hang(span: &mut Span, turn: TraceId) {
     span.trace_id = turn;
 }
 
-/// What stays of a span in a trace that it has left: no behaviour, and it replaces all others with its id.
+/// What remains of a span in a trace that it has left: no behaviour, and it replaces all others with its id.
 fn void(span: &Span, left: TraceId) -> Span {
     Span {
         trace_id: left,
@@ -323,8 +324,8 @@ fn void(span: &Span, left: TraceId) -> Span {
     }
 }
 
-/// Bytes of texts that weigh as much as a span without any.
+/// Bytes of texts that weigh as much as a span without texts.
 const WEIGHED: usize = 1_024;
 
-/// Greatest number of prompts of one session that are known; the oldest are forgotten.
+/// Most known prompts of one session; the oldest are forgotten.
 const MAX_PROMPTS: usize = 256;

@@ -1,4 +1,4 @@
-//! AG2: GenAI spans of agents, model calls and tools, and beside each model call a span that books what it used.
+//! AG2: GenAI spans of agents, model calls and tools, and beside each model call a span with its usage.
 
 use super::Convention;
 use super::lines::{Concept, line};

@@ -1,6 +1,6 @@
-//! Names for what has no convention yet: task, run, outcome, confidence, perturbation, violations, cited documents.
+//! Names for concepts without a convention: task, run, outcome, confidence, perturbation, violations, cited documents.
 //!
-//! What evaluation harnesses already send goes first; our own names are `agentgauge.*`, on any span of the trace or
+//! Names that evaluation harnesses already send come first; agentgauge's own names are `agentgauge.*`, on any span of the trace or
 //! on the resource.
 
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! AgentOps: its decorators (`@session`, `@agent`, `@operation`, `@tool`) and its instrumentations.
 //!
-//! `agentops.span.kind` tells what a span is, `operation.name` what it was called. Model calls have the names of OpenLLMetry. The span
-//! of a call that a model asked for (`tool_call.NAME`) has no kind and is none. A session that an exception ends is `Indeterminate`.
+//! `agentops.span.kind` is the kind of a span, `operation.name` its name. Model calls have the names of OpenLLMetry. The span of a
+//! call that a model requested (`tool_call.NAME`) has no kind, and is no tool span. A session that an exception ends is
+//! `Indeterminate`.
 
 use super::draft::{Draft, name};
 use super::lines::{Concept, line};

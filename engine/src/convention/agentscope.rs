@@ -1,6 +1,6 @@
 //! AgentScope's own tracing, with the names of the GenAI conventions.
 //!
-//! Of a tool that failed the span is OK all the same: its result tells, whose parts have an id and a time each.
+//! The span of a failed tool is OK, too; only its result shows the failure. The parts of a result have an id and a time each.
 
 use super::lines::{Concept, line};
 use super::messages;

@@ -1,9 +1,8 @@
 //! Tool arguments in canonical form, so that equal calls compare equal whichever library wrote them.
 //!
-//! The form is JSON with sorted keys; JSON inside a JSON string is unwrapped, twice at most; a Python `repr` is
-//! understood; wrappers that libraries put around arguments, and the run ids inside them, are taken off. What is
-//! not JSON becomes a JSON string. Arguments of which something was masked, or cut off, are not known: others may
-//! look the same.
+//! The form is JSON with sorted keys; JSON inside a JSON string is unwrapped, at most twice; a Python `repr` is understood;
+//! wrappers that libraries put around arguments, and run ids inside them, are removed. Anything but JSON becomes a JSON string.
+//! Arguments that were partly masked or cut off count as unknown: others may look the same.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -37,7 +36,7 @@ const WRAPPERS: [&str; 3] = ["args", "input_str", "kwargs"];
 
 /// Returns the canonical arguments of a value as sent, with their text if that is to be kept; `None` if part of them was masked or cut off.
 pub(super) fn canonical(value: &RawValue<'_>, keep_text: bool) -> Option<Arguments> {
-    // About as long as it is sent, so that room for it is taken at once; what is made with a capacity is moved.
+    // About as long as the value as sent, so that memory is reserved once.
     let mut text = Written::new();
     text.reserve(value.as_str().map_or(0, str::len));
     let mut values = SmallVec::<[u64; 16]>::new();
@@ -57,7 +56,7 @@ pub(super) fn canonical(value: &RawValue<'_>, keep_text: bool) -> Option<Argumen
     (!is_lost).then(|| Arguments::from_canonical(&text, &values, keep_text))
 }
 
-/// Returns the hash of a tool's result, without the ids that frameworks wrap around it, and without stamps of requests and times, which
+/// Returns the hash of a tool's result, without the ids that frameworks wrap around it, and without request ids and times, which
 /// differ each time; `None` if it was masked.
 pub(super) fn result_hash(value: &RawValue<'_>) -> Option<u64> {
     hash_of(Json::of(value))
@@ -82,11 +81,10 @@ pub(super) fn hash_of(value: Json<'_>) -> Option<u64> {
     (!masked::is_masked(&text)).then(|| xxh3_64(&text))
 }
 
-/// Whether a tool's result says itself that the tool failed, as a library or a protocol words it: what a tool answers in words of its own
-/// is never read.
+/// Whether a tool's result states a failure in the terms of a library or a protocol; free text of the tool is never interpreted.
 pub(super) fn is_failure(value: &RawValue<'_>) -> bool {
     static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("rror"));
-    // Most results have nothing of `error`, `isError` or `is_error`.
+    // Most results contain none of `error`, `isError` and `is_error`.
     if value.as_str().is_some_and(|text| ERROR.find(text.as_bytes()).is_none()) {
         return false;
     }
@@ -101,7 +99,7 @@ fn text_of<'j>(result: &'j Json<'_>) -> Option<&'j str> {
     alone.unwrap_or(result).as_str()
 }
 
-/// What a sub-agent said that was called as a tool: Mastra gives it together with ids of the sub-agent's thread and calls.
+/// The answer of a sub-agent that was called as a tool: Mastra returns it together with ids of the sub-agent's thread and calls.
 fn said_by_sub_agent<'v>(value: &Json<'v>) -> Option<Json<'v>> {
     let map = value.as_object()?;
     let text = map.get("text").filter(|text| text.as_text().is_some())?;
@@ -109,7 +107,7 @@ fn said_by_sub_agent<'v>(value: &Json<'v>) -> Option<Json<'v>> {
     (others().count() > 0 && others().all(|key| key.starts_with("subAgent"))).then(|| text.clone())
 }
 
-/// A result in parts with texts, without the ids and times of it and of its parts; `None` if it is no such result.
+/// A result in parts with texts, without the ids and times of the result and its parts; `None` if it is not such a result.
 fn without_stamps<'v>(result: &Json<'v>) -> Option<Json<'v>> {
     let parts = result.get("content")?.as_list().filter(|parts| !parts.is_empty())?;
     if !parts.iter().all(is_text) {
@@ -123,7 +121,7 @@ fn without_stamps<'v>(result: &Json<'v>) -> Option<Json<'v>> {
     Some(Json::Object(entries.collect()))
 }
 
-/// A content without the ids and times of the texts in it, of which LangChain gives each an id.
+/// A content without the ids and times of its texts, each of which gets an id from LangChain.
 fn without_ids(content: Json<'_>) -> Json<'_> {
     let Json::List(parts) = content else { return content };
     Json::List(parts.into_iter().map(without_id).collect())
@@ -145,7 +143,7 @@ fn is_text(part: &Json<'_>) -> bool {
     part.get("type").and_then(Json::as_str) == Some("text")
 }
 
-/// What lasts of a result or a part of one: all but ids and times.
+/// The lasting entries of a result or a part: all except ids and times.
 fn lasting<'v>(map: &Object<'v>) -> Object<'v> {
     const STAMPS: [&str; 3] = ["id", "created_at", "finished_at"];
     map.clone().into_entries().filter(|(key, _)| !STAMPS.contains(&&**key)).collect()
@@ -156,7 +154,7 @@ pub(super) fn is_bookkeeping(key: &str) -> bool {
     BOOKKEEPING.contains(&key) || key == "kwargs"
 }
 
-/// The JSON value that was meant: a string that holds JSON or Python is replaced by what it holds.
+/// The intended JSON value: a string that holds JSON or Python is replaced by its content.
 fn read(mut value: Json<'_>) -> Json<'_> {
     for _ in 0..2 {
         let inner = match &value {
@@ -221,7 +219,7 @@ fn unwrap(value: Json<'_>) -> Json<'_> {
             Json::Object(kwargs.clone())
         }
         (Some(Json::List(args)), kwargs) if kwargs.is_none_or(empty) => {
-            // LangChain.js hands a tool its arguments as one JSON text.
+            // LangChain.js passes a tool its arguments as one JSON text.
             let inner = args.first().filter(|text| args.len() == 1 && text.as_text().is_some());
             let inner = inner.map(|text| read(text.clone()));
             let inner = inner.filter(|inner| inner.as_object().is_some());
@@ -231,7 +229,7 @@ fn unwrap(value: Json<'_>) -> Json<'_> {
     }
 }
 
-/// What a call was made with, where it is written as the one message of the role `tool`, as TanStack AI does.
+/// The arguments of a call that is written as a single message of the role `tool`, as TanStack AI does.
 fn content_of_call<'v>(value: &Json<'v>) -> Option<Json<'v>> {
     let [message] = value.as_list()? else { return None };
     let is_call = message.as_object()?.len() == 2

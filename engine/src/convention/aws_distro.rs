@@ -1,6 +1,7 @@
 //! The instrumentations in AWS's distribution of OpenTelemetry for Python, which Bedrock AgentCore uses: GenAI spans.
 //!
-//! The span of a workflow of OpenAI's Agents SDK has the first error of any span below it, also that of a tool that the run went on after.
+//! The span of a workflow of OpenAI's Agents SDK has the first error of any span below it, including a tool error after which the
+//! run continued.
 
 use super::draft::Draft;
 use super::raw::RawSpan;

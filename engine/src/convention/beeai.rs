@@ -1,5 +1,5 @@
-//! BeeAI by OpenInference. In TypeScript there is, below the run, a span for each event, which takes no time and has the kind of what it is
-//! of; in Python there are spans of calls, and spans of events beside them.
+//! BeeAI by OpenInference. In TypeScript there is, below the run, a span without duration for each event, whose kind is that of its
+//! subject; in Python there are spans of calls, and spans of events beside them.
 
 use std::borrow::Cow;
 
@@ -65,7 +65,7 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     }
 }
 
-/// What a tool was asked, of which Python's spans have the options, too.
+/// The arguments of a tool; Python's spans also have the options.
 fn asked_in_python(raw: &RawSpan<'_>, keep_texts: bool) -> Option<Arguments> {
     let called = messages::parsed(raw.attributes.get("input.value")?)?;
     let with_options = called.as_object()?.len() == 2 && called.get("options").is_some();
@@ -73,7 +73,7 @@ fn asked_in_python(raw: &RawSpan<'_>, keep_texts: bool) -> Option<Arguments> {
     text::arguments(&RawValue::Str(asked.into()), keep_texts)
 }
 
-/// What the event of a span is of, and its name.
+/// The subject of the event of a span, and its name.
 fn event<'v>(raw: &'v RawSpan<'_>) -> Option<(&'v str, &'v str)> {
     raw.attributes.str("target")?.rsplit_once('.')
 }

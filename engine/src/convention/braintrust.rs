@@ -1,5 +1,5 @@
-//! Braintrust's own attributes, as its SDKs for Java, Go and others send them by OTLP: `braintrust.span_attributes` tells what a span is
-//! about, beside its input, output, metadata and metrics, each as JSON.
+//! Braintrust's own attributes, as its SDKs for Java, Go and others send them by OTLP: `braintrust.span_attributes` is the kind of
+//! a span, beside its input, output, metadata and metrics, each as JSON.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use super::raw::RawSpan;
 use super::{Convention, Trigger, messages, usage};
 use crate::span::{Operation, Tokens};
 
-/// Where a span is kept at Braintrust, which all spans tell.
+/// The destination of a span at Braintrust; all spans have it.
 const PARENT: &str = "braintrust.parent";
 
 /// What a span is about, as JSON.
@@ -67,7 +67,7 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     }
 }
 
-/// Whether a span is a tool of LangChain4j that threw an exception, of which nothing else tells.
+/// Whether a span is a tool of LangChain4j that threw an exception, which has no other sign of it.
 fn tool_that_threw(raw: &RawSpan<'_>) -> bool {
     let exceptions = raw.events.iter().filter(|event| event.name == "exception");
     let mut kinds = exceptions.filter_map(|event| event.attributes.str("exception.type"));

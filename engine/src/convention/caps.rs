@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Conventions;
 use crate::span::{IdHash, Text, Violation};
 
-/// What cuts the names and texts of one span, record, resource or report, and notes whether any had to be cut.
+/// Cuts the names and texts of one span, record, resource or report, and notes whether any had to be cut.
 #[derive(Debug)]
 pub struct Caps<'c> {
     pub(super) conventions: &'c Conventions,

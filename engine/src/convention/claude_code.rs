@@ -133,11 +133,11 @@ fn mend(raw: &RawLog<'_>, facts: &mut RecordFacts<'_>) -> bool {
     facts.tokens.input = facts.tokens.input.map(|input| input.saturating_add(cached));
     let source = raw.attributes.str("query_source").and_then(without_placeholder);
     let named = raw.attributes.str("agent.name").and_then(without_placeholder);
-    // Without a name, the record of a sub-agent's answer tells less of the agent than that of its call.
+    // Without a name, the record of a sub-agent's answer says less about the agent than that of its call.
     let tells_whose = facts.kind != Some(EventKind::Answer) || named.is_some();
     let agent = source.and_then(|source| source.strip_prefix("agent:")).filter(|_| tells_whose);
     let unnamed = agent.map(|agent| agent.rsplit_once(':').map_or(agent, |(_, name)| name));
-    // Of an agent that the user made, this is its kind and not its name.
+    // For a custom agent, this is its kind and not its name.
     let unnamed = unnamed.filter(|name| *name != "custom");
     let main = |source: &&str| *source == "sdk" || source.starts_with("repl_main_thread");
     facts.helper = if let Some(agent) = agent.and(named).or(unnamed) {
@@ -159,8 +159,8 @@ fn mend(raw: &RawLog<'_>, facts: &mut RecordFacts<'_>) -> bool {
     true
 }
 
-/// What joins a model call and its answer whose records have no `request_id`, as those of a gateway: the answer's record is the next one
-/// of the session after the call's.
+/// The key that joins a model call and its answer if their records have no `request_id`, such as those of a gateway: the answer's
+/// record is the session's next one after the call's.
 fn call_key(raw: &RawLog<'_>, kind: Option<EventKind>) -> Option<String> {
     let sequence = raw.attributes.get("event.sequence").and_then(count)?;
     let call = match kind {
@@ -182,7 +182,7 @@ fn mcp_tool(raw: &RawLog<'_>) -> Option<String> {
     Some(format!("mcp__{server}__{tool}"))
 }
 
-/// The span of the execution in a tool call: it is no call of its own, and the tool span above it fails with it.
+/// The span of the execution in a tool call: it is not a separate call, and the tool span above it fails with it.
 const EXECUTION: &str = "claude_code.tool.execution";
 
 fn of_kind(kind: &str) -> Option<Operation> {

@@ -1,5 +1,5 @@
-//! Codex CLI: log records alone. Only the order of the records joins a prompt with what came of it; their only time is that at
-//! which they were observed.
+//! Codex CLI: log records alone. Only the order of the records joins a prompt with its results; their only time is that at which
+//! they were observed.
 
 use std::borrow::Cow;
 
@@ -55,10 +55,10 @@ fn dialect() -> Dialect {
 fn mend(raw: &RawLog<'_>, facts: &mut RecordFacts<'_>) -> bool {
     let failed = raw.attributes.str("error.message").is_some();
     match facts.kind {
-        // A stream has an event for each part and two for its end, of which one has the token counts.
+        // A stream has an event for each part and two for its end; one of these has the token counts.
         Some(EventKind::Model) if failed => facts.kind = Some(EventKind::ModelError),
         Some(EventKind::Model) => return facts.tokens.input.is_some(),
-        // A request that succeeded is told by the end of its stream.
+        // A request that succeeded is reported by the end of its stream.
         Some(EventKind::ModelError) => {
             let status = raw.attributes.get("http.response.status_code").and_then(count);
             return failed || status.is_some_and(|status| status >= 400);
@@ -91,7 +91,7 @@ fn mcp_tool(raw: &RawLog<'_>) -> Option<String> {
     Some(format!("{}__{tool}", server.trim_end_matches('_')))
 }
 
-/// Whether a decision did not let the tool be called.
+/// Whether a decision prevented the tool call.
 fn is_refusal(decision: &str) -> bool {
     ["denied", "abort", "rejected", "timed_out"].iter().any(|refusal| decision.starts_with(refusal))
 }

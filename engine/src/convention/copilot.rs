@@ -1,7 +1,7 @@
 //! GitHub Copilot CLI, with the names of the GenAI conventions.
 //!
-//! The agent has no name; those that it begins by the tool `task` have. A command's output ends with the number of its shell, which is
-//! another one each time.
+//! The agent has no name; those that it starts by the tool `task` have. A command's output ends with the number of its shell, which
+//! differs each time.
 
 use std::borrow::Cow;
 
@@ -31,7 +31,7 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     draft.result_hash.offer(9, result.as_ref().and_then(text::result));
 }
 
-/// A command's output with the number of its shell taken out; `None` if it has none.
+/// A command's output without the number of its shell; `None` if it has none.
 fn without_shell(output: &str) -> Option<String> {
     let (told, line) = output.rsplit_once("<shellId: ")?;
     let rest = line.trim_start_matches(|c: char| c.is_ascii_alphanumeric());

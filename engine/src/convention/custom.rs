@@ -1,4 +1,4 @@
-//! Attributes of your own, mapped in the configuration; they go before every convention.
+//! Custom attributes, mapped in the configuration; they precede every convention.
 
 use std::collections::BTreeMap;
 
@@ -6,32 +6,32 @@ use serde::{Deserialize, Serialize};
 
 use super::lines::Concept;
 
-/// How an agent speaks that tells what it does in log records: which of its events tell what, and which of their attributes, best
-/// first. What is left out has the names that are usual.
+/// How an agent describes its work in log records: which events have which meaning, and which attributes, best first. Anything left
+/// out has the usual names.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default = "LogConvention::usual", deny_unknown_fields)]
 pub struct LogConvention {
-    /// What it goes by in messages.
+    /// Its name in messages.
     pub name: String,
-    /// What the names of its scopes begin with; empty: its events are known by their names alone.
+    /// The prefix of the names of its scopes; empty: its events are recognised by their names alone.
     pub scope: String,
-    /// Events that begin a turn: a user has asked.
+    /// Events that begin a turn: a user's prompts.
     pub prompts: Vec<String>,
-    /// Events of model calls that are over.
+    /// Events of model calls that have ended.
     pub model_calls: Vec<String>,
     /// Events of model calls that failed.
     pub model_errors: Vec<String>,
     /// Events of tools that are about to be called.
     pub tool_decisions: Vec<String>,
-    /// Events of tool calls that are over.
+    /// Events of tool calls that have ended.
     pub tool_calls: Vec<String>,
-    /// Events by which the agent says itself that it is in a loop.
+    /// Events by which the agent itself reports that it is in a loop.
     pub loops: Vec<String>,
     /// The session.
     pub session: Vec<String>,
-    /// The prompt that all of a turn came of; without it a turn lasts from one prompt to the next.
+    /// The prompt that started a turn; without it a turn lasts from one prompt to the next.
     pub prompt_id: Vec<String>,
-    /// The user's text, of a prompt.
+    /// The user's text, for a prompt.
     pub input: Vec<String>,
     /// The model's text.
     pub output: Vec<String>,
@@ -43,11 +43,11 @@ pub struct LogConvention {
     pub input_tokens: Vec<String>,
     /// Those of them that came from a cache.
     pub cached_tokens: Vec<String>,
-    /// Those of them that were put into a cache.
+    /// Those of them that were written to a cache.
     pub cache_written_tokens: Vec<String>,
     /// Tokens written, reasoning included.
     pub output_tokens: Vec<String>,
-    /// What the call cost, in US dollars.
+    /// The cost of the call, in US dollars.
     pub cost_usd: Vec<String>,
     /// How long it took, in milliseconds.
     pub duration_ms: Vec<String>,
@@ -59,11 +59,11 @@ pub struct LogConvention {
     pub tool_arguments: Vec<String>,
     /// What the tool returned.
     pub tool_result: Vec<String>,
-    /// Whether the tool call went well.
+    /// Whether the tool call succeeded.
     pub success: Vec<String>,
     /// The kind of error of a call that failed.
     pub error_type: Vec<String>,
-    /// The agent that the call was made by, where it is another one than the turn's.
+    /// The agent that made the call, if that is not the turn's.
     pub sub_agent: Vec<String>,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn list<const N: usize>(names: [&str; N]) -> Vec<String> {
 }
 
 impl LogConvention {
-    /// The names that are usual, and no events.
+    /// The usual names, and no events.
     pub fn usual() -> Self {
         Self {
             name: "custom".to_owned(),

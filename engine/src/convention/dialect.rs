@@ -1,10 +1,9 @@
-//! Agents that tell what they do in log records: each has a dialect, which says what its events are called and how to tell its turns.
+//! Agents that send log records: each has a dialect, which defines the names of its events and how to identify its turns.
 //!
-//! A record becomes a span of the trace of its turn, so all later stages handle it as a span. Ids are hashes of what the records
-//! say, so that the same record is the same span whenever it comes again. Where the records of a prompt have its id, the trace is
-//! that of session and prompt; where only the order of the records tells, the assemble stage finds the turn
-//! (`assemble/turns.rs`). A record of an agent that sends spans too goes into the trace that it names, and completes the span
-//! of its call there.
+//! A record becomes a span of the trace of its turn, so all later stages handle it as a span. Ids are hashes of the records'
+//! content, so that a resent record is the same span. If the records of a prompt have its id, the trace is identified by session
+//! and prompt; if only the order of the records shows the turn, the assemble stage finds it (`assemble/turns.rs`). A record of an
+//! agent that sends spans, too, goes into the trace that it names, and completes the span of its call there.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,18 +19,18 @@ use crate::span::{
     SessionName, Span, SpanId, Status, Text, Timestamp, Tokens, ToolFacts, TraceId,
 };
 
-/// The log records of an agent: the names of its events and attributes, and how to tell its turns.
+/// The log records of an agent: the names of its events and attributes, and how to identify its turns.
 #[derive(Clone, Debug)]
 pub(super) struct Dialect {
     /// The names of its events, without the prefix, and of its attributes.
     pub(super) names: LogConvention,
     /// A prefix that the names of its events may have.
     pub(super) prefix: &'static str,
-    /// The event of what a model said, in a record of its own.
+    /// The event of a model's answer, in a separate record.
     pub(super) answer: Option<&'static str>,
     /// The size of what a tool returned.
     pub(super) result_size: Option<&'static str>,
-    /// The id of the agent that a call was made by, where it is another one than the turn's.
+    /// The id of the agent that made a call, if that is not the turn's.
     pub(super) sub_agent_id: Option<&'static str>,
     /// Whether it also sends spans of its calls, so that its records go into the traces that they name.
     pub(super) has_spans: bool,
@@ -39,24 +38,24 @@ pub(super) struct Dialect {
     pub(super) other_version: bool,
     /// Finds the turn of a record by the ids of its session and its prompt.
     pub(super) turn: fn(&str, Option<&str>) -> Turn,
-    /// Adds what no attribute says by itself; returns whether the record counts.
+    /// Adds facts that no single attribute has; returns whether the record counts.
     pub(super) mend: fn(&RawLog<'_>, &mut RecordFacts<'_>) -> bool,
 }
 
-/// What a record tells.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum EventKind {
     /// The prompt of a user, which begins a turn.
     Prompt,
-    /// A model call is over.
+    /// A model call that has ended.
     Model,
-    /// A model call failed.
+    /// A model call that failed.
     ModelError,
-    /// A tool is about to be called.
+    /// A tool that is about to be called.
     ToolBegun,
-    /// A tool call is over.
+    /// A tool call that has ended.
     Tool,
-    /// What a model said, in a record of its own.
+    /// A model's answer, in a separate record.
     Answer,
     /// The agent's own report that it is in a loop.
     Loop,
@@ -69,11 +68,11 @@ pub(super) enum Turn {
     Prompt(u64),
     /// No turn of a user: work in the background with this hash, which is a trace of its own.
     Apart(u64),
-    /// The turn that was going on at the time of the record.
+    /// The turn that was in progress at the time of the record.
     Order,
 }
 
-/// What a record says, before it becomes a span.
+/// The facts of a record, before it becomes a span.
 #[derive(Debug, Default)]
 pub(super) struct RecordFacts<'r> {
     pub(super) kind: Option<EventKind>,
@@ -81,16 +80,16 @@ pub(super) struct RecordFacts<'r> {
     pub(super) output: Option<Cow<'r, str>>,
     pub(super) tokens: Tokens,
     pub(super) result: Option<u64>,
-    /// What joins a model call and its answer, where their records have no id of the response.
+    /// The key that joins a model call and its answer, if their records have no response id.
     pub(super) call_key: Option<String>,
-    /// The name of the tool, where it is not the value of the tool attribute.
+    /// The name of the tool, if it is not the value of the tool attribute.
     pub(super) tool: Option<Cow<'r, str>>,
     pub(super) failed: bool,
     /// Whether a person refused the tool call.
     pub(super) refused: bool,
     /// Whether the prompt is a command of the agent's client, which may run without a model.
     pub(super) is_command: bool,
-    /// Who did what the record tells, where that was not the agent itself.
+    /// Who did the recorded work, if that was not the agent itself.
     pub(super) helper: Option<Helper<'r>>,
 }
 
@@ -99,12 +98,12 @@ pub(super) struct RecordFacts<'r> {
 pub(super) enum Helper<'r> {
     /// A sub-agent.
     Agent(Cow<'r, str>),
-    /// A part of the client, such as one that makes titles or makes the conversation shorter.
+    /// A part of the client, such as one that writes titles or shortens the conversation.
     Component(Cow<'r, str>),
 }
 
 impl Dialect {
-    /// The dialect of these names, which has nothing of its own beside them.
+    /// The dialect with these names, without anything else.
     pub(super) fn of(names: LogConvention) -> Self {
         Self {
             names,
@@ -138,14 +137,14 @@ impl Dialect {
         !self.names.scope.is_empty() && scope.starts_with(&self.names.scope)
     }
 
-    /// The size of a tool's result, which stands for a result that is not sent, if the arguments are known: else equal sizes tell
-    /// nothing.
+    /// The size of a tool's result, which replaces a result that is not sent, if the arguments are known: otherwise equal sizes
+    /// mean nothing.
     fn size<'r, 'a>(&self, raw: &'r RawLog<'a>) -> Option<&'r RawValue<'a>> {
         get(raw, &self.names.tool_arguments)?;
         raw.attributes.get(self.result_size?)
     }
 
-    /// The name that the dialect is counted under.
+    /// The name under which the dialect is counted.
     fn known_name(&self) -> &'static str {
         super::names().find(|name| *name == self.names.name).unwrap_or("custom")
     }
@@ -165,7 +164,7 @@ impl Dialect {
         known.map(|(_, kind)| *kind).or(answer)
     }
 
-    /// Reads what the attributes of a record say.
+    /// Reads the attributes of a record.
     fn decode<'r>(&self, raw: &'r RawLog<'_>, kind: EventKind) -> RecordFacts<'r> {
         let names = &self.names;
         let tokens = |list: &[String]| get(raw, list).and_then(count);
@@ -204,7 +203,7 @@ struct Record<'r, 'a> {
 }
 
 impl Conventions {
-    /// Reads a record of an agent that tells what it does in records; `None` if it has no dialect.
+    /// Reads a record of an agent that sends log records; `None` if it has no dialect.
     pub(super) fn spoken(&self, raw: &RawLog<'_>, emitter: Emitter<'_>) -> Option<DecodedLog> {
         let Emitter { scope, resource } = emitter;
         let mut dialects = self.dialects.iter().enumerate();
@@ -272,7 +271,7 @@ impl Record<'_, '_> {
         reading
     }
 
-    /// Makes what all spans of a record have in common: it is a moment of a turn.
+    /// Makes the common part of all spans of a record: it is a moment of a turn.
     fn bare(&self, operation: Operation) -> Span {
         let Record { dialect, raw, session, resource, .. } = self;
         let above = match raw.span_id.filter(|_| dialect.has_spans && raw.trace_id.is_some()) {
@@ -344,12 +343,12 @@ impl Record<'_, '_> {
         })
     }
 
-    /// The id in the first of these attributes that is there.
+    /// The id in the first of these attributes that is present.
     fn id(&self, list: &[String]) -> Option<IdHash> {
         get(self.raw, list).and_then(name).map(|id| self.caps.id(&id))
     }
 
-    /// The id of the response, or what stands for it.
+    /// The id of the response, or its substitute.
     fn response_id(&self) -> Option<IdHash> {
         let call_key = || self.facts.call_key.as_deref().map(|call_key| self.caps.id(call_key));
         self.id(&self.dialect.names.response_id).or_else(call_key)
@@ -387,7 +386,7 @@ impl Record<'_, '_> {
                 phantom: false,
             }),
             remarks: self.remarks(accepted_edit(self)),
-            // Without a status, the call has begun and no more is known.
+            // Without a status, the call has begun and nothing more is known.
             status: if self.facts.kind == Some(EventKind::Tool) {
                 Status::Ok
             } else {
@@ -397,7 +396,7 @@ impl Record<'_, '_> {
         }
     }
 
-    /// What the record says of its call beside the call: the kind of error, whether a person accepted an edit or refused the call.
+    /// The record's remarks about its call: the kind of error, whether a person accepted an edit or refused the call.
     fn remarks(&self, accepted_edit: Option<bool>) -> Option<Box<Remarks>> {
         let RecordFacts { failed, refused, .. } = self.facts;
         let keys = Some(&self.dialect.names.error_type).filter(|_| failed && !refused);
@@ -407,7 +406,7 @@ impl Record<'_, '_> {
         (remarks != Remarks::default()).then(|| Box::new(remarks))
     }
 
-    /// Adds a call, below a span of whoever made it if that was not the agent itself.
+    /// Adds a call, below a span of its maker if that was not the agent itself.
     fn below_another(&self, call: Span, spans: &mut Vec<Span>) {
         let (operation, who) = match &self.facts.helper {
             None => return spans.push(call),
@@ -454,7 +453,7 @@ pub(super) fn by_prompt(session: &str, prompt: Option<&str>) -> Turn {
     }
 }
 
-/// The value of the first attribute that is there.
+/// The value of the first attribute that is present.
 pub(super) fn get<'r, 'a>(raw: &'r RawLog<'a>, list: &[String]) -> Option<&'r RawValue<'a>> {
     list.iter().find_map(|key| raw.attributes.get(key))
 }
@@ -473,7 +472,7 @@ fn session_of_record(
     own.or_else(|| resource.session.clone())
 }
 
-/// Whether a tool's change to a file was accepted, by a person or by a person's settings; `None` if it is not said.
+/// Whether a tool's change to a file was accepted, by a person or by a person's settings; `None` if not known.
 fn accepted_edit(record: &Record<'_, '_>) -> Option<bool> {
     let tool = get(record.raw, &record.dialect.names.tool_name)?.as_str()?;
     let decision = record.raw.attributes.str("decision").filter(|_| EDIT_TOOLS.contains(&tool))?;
@@ -503,5 +502,5 @@ const INVOKE_AGENT: &str = "invoke_agent";
 /// The rank of a record's text.
 const RANK: u8 = 50;
 
-/// The longest time that a call may last, in milliseconds: a month.
+/// The longest duration of a call, in milliseconds: a month.
 const MAX_MS: f64 = 2.7e9;

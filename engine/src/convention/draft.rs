@@ -1,7 +1,7 @@
 //! The draft of a span, which conventions fill: for each concept the best value so far.
 //!
-//! Conventions may overlap on one span. Each offers what it knows with a rank, and the lowest rank holds, so the
-//! order in which they are asked does not matter.
+//! Several conventions may read one span. Each offers its values with a rank, and the lowest rank wins, so the order of the
+//! conventions does not matter.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::span::{
 #[derive(Clone, Debug)]
 pub(super) struct Ranked<T>(Option<(u8, T)>);
 
-/// What conventions say of a span.
+/// The values that conventions offer for a span.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Draft<'v> {
     /// The convention that decided on the operation.
@@ -43,7 +43,7 @@ pub(super) struct Draft<'v> {
     pub(super) result: Ranked<Text>,
     pub(super) model: Ranked<Cow<'v, str>>,
     pub(super) requested_model: Ranked<Cow<'v, str>>,
-    /// Whether a server of one's own runs the model.
+    /// Whether the model is self-hosted.
     pub(super) local: Ranked<bool>,
     pub(super) response_id: Ranked<Cow<'v, str>>,
     pub(super) input_tokens: Ranked<u64>,
@@ -63,20 +63,20 @@ pub(super) struct Draft<'v> {
     pub(super) output: Ranked<Text>,
     /// Whether some attribute says that the span failed.
     pub(super) failed: bool,
-    /// Whether that was a part's failure, after which the span went on.
+    /// Whether that was the failure of a part, after which the span continued.
     pub(super) succeeded_anyway: Ranked<bool>,
     pub(super) error_type: Ranked<Cow<'v, str>>,
-    /// Whether a status of OK says nothing of the span, as its library gives it to all of them.
+    /// Whether a status of OK says nothing about the span, as its library gives it to all spans.
     pub(super) always_ok: Ranked<bool>,
-    /// Whether what the span says of a failure is said by its parts too, which alone tell whether the whole failed.
+    /// Whether its parts report the failure, too, and they alone show whether the whole failed.
     pub(super) repeated: Ranked<bool>,
     /// Whether some attribute says that something stopped the span.
     pub(super) stopped: bool,
-    /// Of a streamed answer to the request of another span, how long it took to come.
+    /// For a streamed response to the request of another span, the time until it came.
     pub(super) streamed_nanos: Option<u64>,
     attempt: Option<Box<AttemptDraft<'v>>>,
     remarks: Option<Box<RemarksDraft<'v>>>,
-    /// Of message events: the last user's text, the last tool's results, and whether the last message is a user's.
+    /// From message events: the last user's text, the last tool's results, and whether the last message is a user's.
     pub(super) event_input: Option<String>,
     pub(super) event_results: Option<Vec<ToolResult>>,
     pub(super) last_asked: Option<bool>,
@@ -89,7 +89,7 @@ pub(super) struct SessionDraft<'v> {
     pub(super) id: Cow<'v, str>,
 }
 
-/// What conventions say of the attempt that a span is part of.
+/// The values that conventions offer for the attempt that a span is part of.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AttemptDraft<'v> {
     pub(super) task: Ranked<Cow<'v, str>>,
@@ -107,7 +107,7 @@ pub(super) struct AttemptDraft<'v> {
     pub(super) violations: Vec<Violation>,
 }
 
-/// What conventions say beside calls.
+/// The values that conventions offer apart from calls.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RemarksDraft<'v> {
     pub(super) previous_session: Ranked<Cow<'v, str>>,
@@ -119,7 +119,7 @@ pub(super) struct RemarksDraft<'v> {
     pub(super) failed_run: bool,
 }
 
-/// Texts and names that stand for nothing.
+/// Texts and names that mean no value.
 const PLACEHOLDERS: [&str; 7] = [
     "<not specified>",
     "<REDACTED>",
@@ -136,22 +136,22 @@ impl<'v> Draft<'v> {
         Self { keep_texts, ..Self::default() }
     }
 
-    /// Returns the draft of the attempt, made when it is first needed, as few spans say anything of one.
+    /// Returns the draft of the attempt, created on first use, as few spans mention one.
     pub(super) fn attempt(&mut self) -> &mut AttemptDraft<'v> {
         self.attempt.get_or_insert_default()
     }
 
-    /// Takes what was said of the attempt; `None` if nothing was.
+    /// Takes the attempt; `None` if nothing was offered.
     pub(super) fn take_attempt(&mut self, caps: &Caps<'_>) -> Option<Box<Attempt>> {
         self.attempt.take()?.finish(caps)
     }
 
-    /// Returns the draft of the remarks, made when it is first needed, as few spans have any.
+    /// Returns the draft of the remarks, created on first use, as few spans have any.
     pub(super) fn remarks(&mut self) -> &mut RemarksDraft<'v> {
         self.remarks.get_or_insert_default()
     }
 
-    /// Whether the span ended for a person to answer.
+    /// Whether the span ended early for a person to answer.
     pub(super) fn is_interrupted(&self) -> bool {
         self.remarks.as_ref().is_some_and(|remarks| remarks.interrupted)
     }
@@ -186,7 +186,7 @@ impl<'v> Draft<'v> {
         self.output_tokens.offer(rank, tokens.output);
     }
 
-    /// Offers the name of a trace's root that does nothing itself as that of the workflow.
+    /// Offers the name of a trace's root that does no work itself as that of the workflow.
     pub(super) fn offer_root(&mut self, raw: &'v RawSpan<'_>) {
         let is_step = matches!(self.operation.get(), None | Some(Operation::Other));
         if raw.parent.is_none() && is_step {
@@ -194,7 +194,7 @@ impl<'v> Draft<'v> {
         }
     }
 
-    /// Offers an input: its text, and what it tells of the turn.
+    /// Offers an input: its text, and what it shows about the turn.
     pub(super) fn offer_input(&mut self, rank: u8, read: impl FnOnce() -> InputFacts<'v>) {
         let model = self.operation.get() == Some(&Operation::Chat);
         if !(self.input.wants(rank) || model && self.asked_by_user.wants(rank)) {
@@ -254,7 +254,7 @@ impl<T> Ranked<T> {
         }
     }
 
-    /// Whether an offer of this rank would be taken; what is costly to read is read only then.
+    /// Whether an offer of this rank would be accepted; values that are costly to read are read only then.
     pub(super) fn wants(&self, rank: u8) -> bool {
         self.0.as_ref().is_none_or(|(held, _)| rank < *held)
     }
@@ -278,7 +278,7 @@ impl<T> Default for Ranked<T> {
     }
 }
 
-/// What a name is that was written as JSON without there being one.
+/// A name that was written as JSON although there was none.
 const NO_NAME: &str = "null";
 
 /// The text without the space around it; `None` if it is empty or a placeholder.
@@ -293,7 +293,7 @@ pub(super) fn without_placeholder(text: &str) -> Option<&str> {
 /// Whether a text that begins with this byte and ends with visible characters is a name as it is.
 #[inline]
 pub(super) fn begins_name(first: u8) -> bool {
-    /// By first byte: whether a text is quoted, or may be a placeholder or JSON's null.
+    /// By first byte: whether a text may be quoted, a placeholder or JSON's null.
     static OTHERS: [bool; 256] = {
         let mut others = [false; 256];
         others[b'"' as usize] = true;
@@ -308,7 +308,8 @@ pub(super) fn begins_name(first: u8) -> bool {
     first.is_ascii_graphic() && !OTHERS[usize::from(first)]
 }
 
-/// The name of a tool, from that of its span; a span of MCP has the method before it. LlamaIndex's method that calls any tool names none.
+/// The name of a tool, from that of its span; a span of MCP has the method before it. LlamaIndex's method for calling any tool
+/// names none.
 pub(super) fn tool_named(span: &str) -> Option<&str> {
     if span.ends_with("Tool.call") || span.ends_with("Tool.acall") {
         return None;
@@ -338,14 +339,14 @@ pub(super) fn model<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
     name(value).filter(|name| names_model(name.as_bytes()))
 }
 
-/// Whether a model may have this name; where there is no value, as after a failure, Micrometer writes `none`, and Splunk's
-/// instrumentations `unknown_model`.
+/// Whether a model may have this name; without a value, as after a failure, Micrometer writes `none`, and Splunk's instrumentations
+/// `unknown_model`.
 pub(super) fn names_model(name: &[u8]) -> bool {
     name != b"none" && name != b"unknown_model"
 }
 
-/// Whether a name is the id of a response of OpenAI's API. Where a client continues from the response before, libraries send its id as
-/// that of the conversation, though it is another with every call.
+/// Whether a name is the id of a response of OpenAI's API. If a client continues from the previous response, libraries send its id
+/// as that of the conversation, although it differs with every call.
 pub(super) fn names_response(name: &str) -> bool {
     let id = name.strip_prefix("resp_");
     id.is_some_and(|id| id.len() >= 24 && id.bytes().all(|byte| byte.is_ascii_hexdigit()))

@@ -1,4 +1,4 @@
-//! Evaluation results: scores that judges, humans and other products made.
+//! Evaluation results: scores from judges, humans and other products.
 //!
 //! They travel as `gen_ai.evaluation.result` log records or span events, as attributes of evaluator spans, and as
 //! OpenInference's numbered annotations. Scores are floats, integers or strings; without a value the label counts.
@@ -21,7 +21,7 @@ pub(super) const RESULT: &str = "gen_ai.evaluation.result";
 /// The agent's own confidence, as it states it.
 const CONFIDENCE: &str = "agentgauge.confidence";
 
-/// What the code looks for on a span: one of them is on each span that has results.
+/// The triggers of the code: each span that has results has one of them.
 pub(super) const LOOKS_FOR: &[Trigger] = &[
     Trigger::Event,
     Trigger::Key(CONFIDENCE),
@@ -57,7 +57,7 @@ enum Scope {
     Session,
 }
 
-/// A score that comes over our own API.
+/// A score that arrives over agentgauge's own API.
 #[derive(Clone, Debug)]
 pub struct SentReport<'a> {
     /// What it is about.
@@ -68,18 +68,18 @@ pub struct SentReport<'a> {
     pub score: Option<f64>,
     /// Its label.
     pub label: Option<&'a str>,
-    /// An id that tells it from other scores of its name.
+    /// An id that distinguishes it from other scores of its name.
     pub id: &'a str,
-    /// When it was made; 0 if not said.
+    /// When it was made; 0 if not sent.
     pub time: Timestamp,
 }
 
 impl Caps<'_> {
-    /// Reads a score that comes over our own API, by the same names and ranges as any other.
+    /// Reads a score that arrives over agentgauge's own API, by the same names and ranges as any other.
     ///
     /// # Errors
     ///
-    /// Returns the reason why it is no score: `report_without_name`, `report_without_score`, `report_out_of_range`.
+    /// Returns the reason why it is not a score: `report_without_name`, `report_without_score`, `report_out_of_range`.
     pub fn reported(&self, sent: &SentReport<'_>) -> Result<Report, &'static str> {
         let value = sent.score.map(RawValue::Double);
         let finding = Finding {
@@ -103,7 +103,8 @@ pub(super) fn of_span(
     let own = Target::Trace(raw.trace_id);
     let linked = raw.links.first().map(|link| Target::Trace(link.trace_id));
     let evaluator = operation == Operation::Evaluation;
-    // An evaluator's span is about the trace that it links to, else, if it is a root, about what its ids name, else about its own trace.
+    // An evaluator's span is about the trace that it links to; else, if it is a root, about the target that its ids name; else
+    // about its own trace.
     let standing_alone = evaluator && raw.parent.is_none();
     let by_id = || target_by_id(caps, &raw.attributes, tenant);
     let about = linked
@@ -261,7 +262,7 @@ fn report(
     let range = options.score_ranges.get(&*sent).or_else(|| options.score_ranges.get(mapped));
     let range = range.copied().or_else(|| range_of(finding.range?));
     let value = range.map_or(value, |[min, max]| (value - min) / (max - min));
-    // An outcome of which the label says what it is needs no range.
+    // An outcome with a label that states the result needs no range.
     let labelled = said.filter(|_| outcome::TOLD_BY.contains(&mapped)).map(whole);
     let score = Quanta::from_f64(value)
         .filter(|score| (0..=Quanta::ONE).contains(&score.0))

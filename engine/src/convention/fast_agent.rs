@@ -1,4 +1,4 @@
-//! fast-agent's own spans around the calls of models and of MCP servers, which other libraries tell.
+//! fast-agent's own spans around the calls of models and of MCP servers, which other libraries record.
 
 use std::borrow::Cow;
 

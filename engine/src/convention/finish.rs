@@ -52,7 +52,7 @@ impl Caps<'_> {
         })
     }
 
-    /// Adds to a span what is read from texts, and what few spans have.
+    /// Adds to a span the values that are read from texts, and those that few spans have.
     pub(super) fn finish_texts(&self, draft: &mut Draft<'_>, span: &mut Span) {
         if let Some(tool) = &mut span.tool {
             tool.arguments = draft.arguments.take();
@@ -94,7 +94,7 @@ impl Naming<'_> {
         emitter: Emitter<'_>,
     ) -> Span {
         let operation = draft.operation.take().unwrap_or_default();
-        // A key mapped in the configuration goes before the list of session keys, what a convention says goes after it.
+        // A key mapped in the configuration precedes the list of session keys; a convention's own value follows it.
         let (custom, late) = match draft.session.take_ranked() {
             Some((0, session)) => (Some(session), None),
             Some((_, session)) => (None, Some(session)),
@@ -175,7 +175,7 @@ impl Naming<'_> {
         }
     }
 
-    /// The facts of a model span's call, or of all calls of an agent span, if that says how many tokens they used.
+    /// The facts of a model span's call, or of all calls of an agent span, if that reports their tokens.
     fn model(&mut self, operation: Operation, draft: &mut Draft<'_>) -> Option<ModelFacts> {
         let tokens = Tokens {
             input: draft.input_tokens.take(),
@@ -201,8 +201,8 @@ impl Naming<'_> {
     }
 }
 
-/// Whether an attribute or an exception says that a span failed. An exception counts only where the status is unset: it may have been
-/// handled where the library says that all went well.
+/// Whether an attribute or an exception shows that a span failed. An exception counts only if the status is unset: otherwise it may
+/// have been handled.
 fn fails(raw: &RawSpan<'_>, status: Status, draft: &Draft<'_>) -> bool {
     let succeeded_anyway = draft.succeeded_anyway.get() == Some(&true);
     let raised = status == Status::Unset && lines::has_event(raw, "exception");
@@ -216,16 +216,16 @@ fn exception<'v>(raw: &'v RawSpan<'_>) -> Option<&'v str> {
     told.find_map(|event| event.attributes.str("exception.type"))
 }
 
-/// What libraries write as the kind of an error that they do not know: the first by the semantic conventions, the second is Mastra's.
+/// What libraries write as the kind of an unknown error: the first by the semantic conventions, the second by Mastra.
 const UNNAMED_ERRORS: [&str; 2] = ["_OTHER", "unknown"];
 
-/// Whether what looks like a failure is the way of LangGraph or Genkit to wait for a person: `interrupt` raises an exception, which ends
-/// the run until somebody answers.
+/// Whether an apparent failure is how LangGraph or Genkit waits for a person: `interrupt` raises an exception, which ends the run
+/// until a person answers.
 fn is_interrupted(raw: &RawSpan<'_>) -> bool {
     errors(raw).any(is_interrupt)
 }
 
-/// Types and messages of what ended a span.
+/// Types and messages of the errors that ended a span.
 fn errors<'r>(raw: &'r RawSpan<'_>) -> impl Iterator<Item = &'r str> {
     let exceptions = raw.events.iter().filter(|event| event.name == "exception");
     let told = exceptions.flat_map(|event| {
@@ -250,16 +250,17 @@ pub(super) fn is_interrupt(told: &str) -> bool {
     INTERRUPTS.contains(&class(told)) || told.starts_with("(Interrupt(value=")
 }
 
-/// Exceptions of LangGraph and of Genkit that are no failures.
+/// Exceptions of LangGraph and of Genkit that are not failures.
 const INTERRUPTS: [&str; 3] = ["GraphInterrupt", "NodeInterrupt", "ToolInterruptError"];
 
-/// Whether what looks like a failure is LangGraph's way to go on in the graph around: a tool or a node that hands off raises an exception.
+/// Whether an apparent failure is LangGraph's way to continue in the surrounding graph: a tool or a node that hands off raises an
+/// exception.
 fn is_control_flow(raw: &RawSpan<'_>) -> bool {
     errors(raw).any(|told| ["ParentCommand", "GraphBubbleUp"].contains(&class(told)))
 }
 
-/// Whether a guardrail ended what a span tells: OpenAI's Agents SDK ends a run with an exception, of which libraries write the class or the
-/// message somewhere in a text.
+/// Whether a guardrail ended the work of a span: OpenAI's Agents SDK ends a run with an exception, whose class or message libraries
+/// write somewhere in a text.
 pub(super) fn is_tripped(raw: &RawSpan<'_>) -> bool {
     const TOLD: [&str; 2] = ["GuardrailTripwireTriggered", "Guardrail tripwire triggered"];
     let error = raw.attributes.get("error").and_then(messages::parsed);
@@ -268,7 +269,7 @@ pub(super) fn is_tripped(raw: &RawSpan<'_>) -> bool {
     errors.any(|error| TOLD.iter().any(|told| error.contains(told)))
 }
 
-/// Whether what looks like a failure is a guardrail's decision, which is then told.
+/// Whether an apparent failure is a guardrail's decision, which is then recorded.
 fn is_blocked(raw: &RawSpan<'_>, draft: &mut Draft<'_>) -> bool {
     if !is_tripped(raw) {
         return false;

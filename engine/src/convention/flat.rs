@@ -9,10 +9,10 @@ use super::messages::{InputFacts, OutputFacts};
 use super::raw::{RawAttributes, RawValue};
 use crate::span::{IdHash, ToolFacts, ToolResult};
 
-/// Messages of one span beyond which the rest is not read.
+/// Messages of one span after which the rest is not read.
 const MAX_MESSAGES: usize = 10_000;
 
-/// One message, as far as it is on the span.
+/// One message, with the fields that are on the span.
 #[derive(Default)]
 struct Message<'a> {
     role: &'a str,
@@ -62,7 +62,7 @@ impl<'a> Messages<'a> {
         self.0.is_empty()
     }
 
-    /// What the messages say as a model's input.
+    /// The messages as a model's input.
     pub(super) fn asked(&self) -> InputFacts<'a> {
         let is_user = |message: &&Message<'_>| {
             matches!(message.role, "user" | "human") && !message.is_result()
@@ -90,7 +90,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// What the messages say as a model's output.
+    /// The messages as a model's output.
     pub(super) fn said(&self) -> OutputFacts<'a> {
         let own = || {
             self.0.values().filter(|message| matches!(message.role, "assistant" | "ai" | "model"))
@@ -104,12 +104,12 @@ impl<'a> Messages<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Whether it has the result of a tool, which some libraries tell as the user's.
+    /// Whether it has the result of a tool; some libraries send it as the user's.
     fn is_result(&self) -> bool {
         self.role == "tool" || self.answers.is_some()
     }
 
-    /// Whether it is an instruction, which comes from nobody that takes part.
+    /// Whether it is an instruction, which is by none of the participants.
     fn instructs(&self) -> bool {
         matches!(self.role, "system" | "developer")
     }

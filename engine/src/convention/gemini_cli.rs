@@ -1,5 +1,5 @@
-//! Gemini CLI: log records, and spans that say less. A model call is told several times, of which `gemini_cli.api_response`
-//! counts. Output tokens exclude thoughts.
+//! Gemini CLI: log records, and spans with fewer facts. A model call is reported several times; `gemini_cli.api_response` counts.
+//! Output tokens exclude thoughts.
 
 use std::borrow::Cow;
 
@@ -43,7 +43,7 @@ fn dialect() -> Dialect {
     }
 }
 
-/// What it and the clients that were made from it call things.
+/// The names that it and clients derived from it use.
 pub(super) fn names() -> LogConvention {
     LogConvention {
         prompts: list(["user_prompt"]),
@@ -67,7 +67,8 @@ pub(super) fn names() -> LogConvention {
     }
 }
 
-/// The turn of a prompt, by its id if that is the session's and a number, as where a user can ask again; else by the order.
+/// The turn of a prompt: by its id if that consists of the session's id and a number, as when a user can ask again; else by the
+/// order.
 fn turn(session: &str, prompt: Option<&str>) -> Turn {
     let numbered = |prompt: &&str| {
         prompt.strip_prefix(session).is_some_and(|number| number.starts_with("########"))
@@ -90,7 +91,7 @@ fn mend(raw: &RawLog<'_>, facts: &mut RecordFacts<'_>) -> bool {
     true
 }
 
-/// Whether a person refused a tool call, of which only people decide in such a way.
+/// Whether a person refused a tool call; only people decide in this way.
 pub(super) fn is_refused(raw: &RawLog<'_>, facts: &RecordFacts<'_>) -> bool {
     facts.kind == Some(EventKind::Tool) && raw.attributes.str("decision") == Some("reject")
 }

@@ -1,7 +1,8 @@
 //! Genkit for JavaScript, Go and Python.
 //!
-//! `genkit:metadata:subtype` tells what an action is, `genkit:type` what else a span is. A model's usage is in its output, beside the
-//! provider's own answer (`raw`). `generate` is a loop over model and tool calls, and each turn of it is inside the one before.
+//! `genkit:metadata:subtype` is the kind of an action, `genkit:type` that of other spans. A model's usage is in its output, beside
+//! the provider's own response (`raw`). `generate` is a loop over model and tool calls, and each turn of it is inside the previous
+//! one.
 
 use std::borrow::Cow;
 
@@ -43,7 +44,7 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     let named = attributes.get("genkit:name").and_then(name);
     let kind = ["genkit:metadata:subtype", "genkit:type"];
     let is_flow = kind.iter().find_map(|key| attributes.str(key)) == Some("flow");
-    // What is between these repeats their messages.
+    // Spans in between repeat their messages.
     let speaks = match draft.operation.get() {
         Some(Operation::Chat | Operation::InvokeAgent) => true,
         Some(Operation::Other) => is_flow || raw.parent.is_none(),
@@ -67,12 +68,12 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     }
 }
 
-/// Offers what a model's output tells beside its message.
+/// Offers what a model's output contains beside its message.
 fn offer_usage(output: &Json<'_>, draft: &mut Draft<'_>) {
     let of_provider = |key: &str| output.get("raw")?.get(key);
     let model = of_provider("model").and_then(Json::as_str).map(str::to_owned);
     draft.model.offer(61, model.map(Cow::from));
-    // The provider's usage tells more, if it is of a known shape.
+    // The provider's usage has more detail, if it is of a known shape.
     let own = of_provider("usage").map(usage::tokens);
     let own = own.filter(|tokens| tokens.input.and(tokens.output).is_some());
     let tokens = own.or_else(|| output.get("usage").map(usage::tokens));

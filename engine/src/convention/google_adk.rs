@@ -4,7 +4,7 @@
 //! nested spans (`call_llm`, `generate_content`), and values in `gcp.vertex.agent.*`, where `{}` stands for what was
 //! not captured. `(merged tools)` is no call.
 //!
-//! The JavaScript library writes the attributes of a call when it is over, and has no other sign of a failure.
+//! The JavaScript library writes the attributes of a call when it ends, and has no other sign of a failure.
 
 use super::draft::Draft;
 use super::json::{self, Json};
@@ -73,13 +73,13 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     }
 }
 
-/// Whether a call threw before it could say anything.
+/// Whether a call threw before it wrote any attribute.
 fn is_broken_off(raw: &RawSpan<'_>) -> bool {
     let is_call = raw.name == "call_llm" || raw.name.starts_with("execute_tool ");
     is_call && raw.attributes.is_empty() && raw.status == Status::Unset
 }
 
-/// Whether a response is what the library for Java puts in the place of that of a tool that threw.
+/// Whether a response is the substitute that the Java library writes for a tool that threw.
 fn tells_of_throw(response: &str) -> bool {
     const MESSAGE: &str = "An internal error occurred.";
     // Most responses do not have it.

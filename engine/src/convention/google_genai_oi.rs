@@ -1,7 +1,7 @@
 //! Google's GenAI SDK, by OpenInference.
 //!
-//! The flattened messages do not say whether a function failed, and tell nothing of functions that the SDK called by itself: those are in
-//! the response, as a history that begins with what the model was asked.
+//! The flattened messages do not show whether a function failed, and lack the functions that the SDK called by itself: those are in
+//! the response, as a history that begins with the model's input.
 
 use std::iter;
 
@@ -46,8 +46,8 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     draft.tool_results.offer(20, (!results.is_empty()).then_some(results));
 }
 
-/// The functions that the SDK called by itself, and what they returned. Where the API gave a call no id, call and result get one by their
-/// place, if there are as many of both.
+/// The functions that the SDK called by itself, and their results. If the API gave a call no id, call and result get one by their
+/// position, if there are as many of both.
 fn called_by_itself(
     span: SpanId,
     asked: Option<&Json<'_>>,

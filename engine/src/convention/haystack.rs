@@ -1,7 +1,7 @@
-//! Haystack's own tracing, by whichever OpenTelemetry tracer the application hands it.
+//! Haystack's own tracing, by whatever OpenTelemetry tracer the application passes to it.
 //!
-//! A span is told by its name alone: where content is not traced (`HAYSTACK_CONTENT_TRACING_ENABLED`), a model call has no attribute at
-//! all. A component's class tells what it does, and the name that it has in its pipeline is the agent's.
+//! A span is recognised by its name alone: if content is not traced (`HAYSTACK_CONTENT_TRACING_ENABLED`), a model call has no
+//! attributes at all. A component's class shows what it does, and its name in the pipeline is the agent's.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::raw::{RawSpan, RawValue};
 use super::{Convention, Trigger, messages, otel_genai, usage};
 use crate::span::Operation;
 
-/// What a model was asked and what it answered, by the kind of span.
+/// The input and the output of a model, by the kind of span.
 const ASKED: [&str; 2] = ["haystack.agent.step.llm.input", "haystack.component.input"];
 const ANSWERED: [&str; 2] = ["haystack.agent.step.llm.output", "haystack.component.output"];
 
@@ -122,11 +122,11 @@ fn replies<'v>(answered: &'v RawValue<'_>) -> OutputFacts<'v> {
     }
 }
 
-/// Offers what is told of the last reply: its model, its usage, and why it ended.
+/// Offers the facts of the last reply: its model, its usage, and why it ended.
 fn offer_reply(answered: &RawValue<'_>, draft: &mut Draft<'_>) {
     let Some(parsed) = messages::parsed(answered) else { return };
     let last = |key: &str| parsed.get(key)?.as_list()?.last();
-    // Generators that complete a prompt tell it beside the texts; older versions have names with an underscore.
+    // Generators that complete a prompt put them beside the texts; older versions have names with an underscore.
     let of_reply =
         last("replies").and_then(|reply| reply.get("meta").or_else(|| reply.get("_meta")));
     let Some(meta) = of_reply.or_else(|| last("meta")) else { return };

@@ -14,7 +14,7 @@ use crate::options::ConventionOptions;
 /// All lines of all conventions and of the configuration.
 #[derive(Debug)]
 pub(super) struct Index {
-    // Invariant: in the order in which they are taken.
+    // Invariant: in the order in which they are applied.
     rules: Vec<Rule>,
     keys: Keys,
     session_json_keys: Vec<(String, String)>,
@@ -32,7 +32,7 @@ pub(super) struct Index {
     by_start: Vec<(&'static str, u64)>,
     // By first byte: the entries of `by_start` that begin with it, as bits.
     starts: [u64; 256],
-    // Beginnings of names of scopes that tell a convention.
+    // Beginnings of scope names that identify a convention.
     by_scope: Vec<(&'static str, u64)>,
 }
 
@@ -83,11 +83,11 @@ pub(super) struct Hits<'i> {
     // Invariant: sorted by use; of equal keys the last attribute, which holds, is first.
     found: Vec<Found>,
     recognised: u64,
-    // Conventions whose code has something to look at, as bits.
+    // Conventions whose code has something to read, as bits.
     asked: u64,
 }
 
-/// A use of an attribute, and the attribute's place from the end, in one number, as many are sorted for each span.
+/// A use of an attribute, and the attribute's position from the end, in one number, as many are sorted for each span.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Found(u64);
 
@@ -136,8 +136,8 @@ impl Use {
     }
 }
 
-/// Hashes keys by their length, beginning, middle and end; the keys are known before any span comes, so nobody can make
-/// them collide.
+/// Hashes keys by their length, beginning, middle and end; the keys are fixed before any span arrives, so no sender can make them
+/// collide.
 #[derive(Debug, Default)]
 pub(super) struct KeyHasher(u64);
 
@@ -173,7 +173,7 @@ impl Hasher for KeyHasher {
         self.0 = hash.wrapping_mul(Self::ODD);
     }
 
-    // The byte that ends a string, which is left out as the length is in the hash.
+    // The byte that ends a string is ignored, as the length is in the hash.
     #[inline]
     fn write_u8(&mut self, _byte: u8) {}
 
@@ -236,7 +236,7 @@ impl Index {
         index
     }
 
-    /// Notes what the code of each convention looks for.
+    /// Notes the triggers of each convention's code.
     fn look(&mut self) {
         for (at, convention) in CONVENTIONS.iter().enumerate() {
             let looks_for = convention.looks_for;
@@ -298,7 +298,7 @@ impl Index {
         self.asked = u64::MAX;
     }
 
-    /// Conventions that are always read, and those that a scope's name tells.
+    /// Conventions that are always read, and those that a scope's name identifies.
     pub(super) fn by_scope(&self, scope: &RawScope<'_>) -> u64 {
         let told = self.by_scope.iter().filter(|(start, _)| scope.name.starts_with(start));
         told.fold(self.always, |all, (_, convention)| all | convention)
@@ -358,7 +358,7 @@ impl<'i> Hits<'i> {
         Self::new(index, attributes, index.always())
     }
 
-    /// Adds the conventions whose code looks for the events or the name of a span.
+    /// Adds the conventions whose code is triggered by the events or the name of a span.
     pub(super) fn on(mut self, raw: &RawSpan<'_>) -> Self {
         if !raw.events.is_empty() {
             self.asked |= self.index.by_event;
@@ -373,12 +373,12 @@ impl<'i> Hits<'i> {
         self.asked & SCORES != 0
     }
 
-    /// Whether code, beside the lines, has something to look at on the span.
+    /// Whether code, apart from the lines, has something to read on the span.
     pub(super) fn asks_code(&self) -> bool {
         (self.recognised | SCORES) & self.asked != 0
     }
 
-    /// Finds what the span is about.
+    /// Finds the operation of the span.
     pub(super) fn take_operation<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>)
     where
         'i: 'v,
@@ -418,7 +418,7 @@ impl<'i> Hits<'i> {
         }
     }
 
-    /// Reads what a resource may say for all of its spans.
+    /// Reads the values of a resource that apply to all of its spans.
     pub(super) fn take_attempt<'v>(&self, attributes: &'v RawAttributes<'_>, draft: &mut Draft<'v>)
     where
         'i: 'v,
@@ -430,7 +430,7 @@ impl<'i> Hits<'i> {
         }
     }
 
-    /// The session keys that are there, best first.
+    /// The session keys that are present, best first.
     pub(super) fn sessions<'v>(
         &self,
         attributes: &'v RawAttributes<'v>,
@@ -441,7 +441,7 @@ impl<'i> Hits<'i> {
         })
     }
 
-    /// The places of the session keys that are there, best first.
+    /// The positions of the session keys that are present, best first.
     pub(super) fn session_places(&self) -> impl Iterator<Item = usize> {
         let is_session = |found: &&Found| matches!(found.used(), Use::Session(_));
         self.found.iter().filter(is_session).map(|found| found.at())
@@ -459,12 +459,12 @@ impl<'i> Hits<'i> {
         })
     }
 
-    /// The steps to take, in order: lines, with the places of what they read.
+    /// The steps to apply, in order: lines, with the positions of what they read.
     pub(super) fn steps(&self) -> impl Iterator<Item = PlanStep> {
         self.lines().map(|(rule, at)| PlanStep { concept: rule.concept, rank: rule.rank, at })
     }
 
-    /// The lines to take, in order, with the values that they read.
+    /// The lines to apply, in order, with the values that they read.
     fn rules<'v>(
         &self,
         attributes: &'v RawAttributes<'v>,
@@ -472,7 +472,7 @@ impl<'i> Hits<'i> {
         self.lines().filter_map(|(rule, at)| Some((rule, &attributes.at(at)?.1)))
     }
 
-    /// The lines to take, in order, with the places of what they read.
+    /// The lines to apply, in order, with the positions of what they read.
     fn lines(&self) -> impl Iterator<Item = (&'i Rule, usize)> {
         let (rules, marked) = (&self.index.rules, self.recognised);
         self.found.iter().filter_map(move |found| {
@@ -483,12 +483,12 @@ impl<'i> Hits<'i> {
         })
     }
 
-    /// Names that stand for no tool.
+    /// Names that mean no tool.
     pub(super) fn phantoms(&self) -> Vec<&'static str> {
         conventions(self.recognised).flat_map(|convention| convention.phantoms).copied().collect()
     }
 
-    /// Whether a name stands for no tool, by any of the conventions.
+    /// Whether a name means no tool, by any of the conventions.
     pub(super) fn phantom(&self, name: &str) -> bool {
         conventions(self.recognised).any(|convention| convention.phantoms.contains(&name))
     }

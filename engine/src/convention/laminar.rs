@@ -1,6 +1,6 @@
 //! Laminar's SDK: spans of `@observe` and of its own instrumentations.
 //!
-//! Inputs are what the function was called with, by name, and outputs what it returned, as JSON.
+//! Inputs are the arguments of the function, by name, and outputs what it returned, as JSON.
 
 use super::draft::Draft;
 use super::lines::{Concept, line};
@@ -43,7 +43,7 @@ fn operation(kind: &str) -> Option<Operation> {
     match kind {
         "LLM" => Some(Operation::Chat),
         "TOOL" => Some(Operation::ExecuteTool),
-        // `EVALUATION` is the whole of an experiment's item, with the run that is evaluated.
+        // `EVALUATION` is the whole of an experiment's item, including the evaluated run.
         "EVALUATOR" | "HUMAN_EVALUATOR" => Some(Operation::Evaluation),
         _ => None,
     }

@@ -1,6 +1,6 @@
 //! LangChain and LangGraph, whichever library instruments them: the names of graphs and chains whose kind is not that of an agent.
 //!
-//! A graph is a chain, and its nodes are chains below it, of which one may be called `agent`. So the user's name for the whole is
+//! A graph is a chain, and its nodes are chains below it; one of these may be called `agent`. So the user's name for the whole is
 //! that of the trace's root, or `lc_agent_name` in the metadata of every run below an agent.
 
 use std::borrow::Cow;
@@ -67,7 +67,7 @@ pub(super) fn agent_in_metadata(raw: &RawSpan<'_>) -> Option<Cow<'static, str>> 
     Some(metadata.get("lc_agent_name")?.as_str()?.to_owned().into())
 }
 
-/// What a chain is, by its name and the agent that its metadata names.
+/// The kind of a chain, by its name and the agent that its metadata names.
 pub(super) fn part_by_metadata(raw: &RawSpan<'_>) -> Option<Operation> {
     // Most names of chains are in no metadata.
     let metadata = raw.attributes.str("metadata");
@@ -76,7 +76,7 @@ pub(super) fn part_by_metadata(raw: &RawSpan<'_>) -> Option<Operation> {
     part(&raw.name, agent.as_deref())
 }
 
-/// Whether a chain is the run of a graph, and not a node of one.
+/// Whether a chain is the run of a graph rather than one of its nodes.
 fn is_graph(raw: &RawSpan<'_>) -> bool {
     let metadata = raw.attributes.get("metadata").filter(|metadata| {
         // Most chains are nodes.
@@ -88,8 +88,8 @@ fn is_graph(raw: &RawSpan<'_>) -> bool {
     metadata.and_then(messages::parsed).as_ref().is_some_and(integration)
 }
 
-/// What a chain is, by its name and the agent that its metadata names: that agent's run, or a step of middleware. Instrumentations take
-/// for agents whatever has `agent` in its name.
+/// The kind of a chain, by its name and the agent that its metadata names: that agent's run, or a step of middleware.
+/// Instrumentations take every chain with `agent` in its name for an agent.
 pub(super) fn part(chain: &str, agent: Option<&str>) -> Option<Operation> {
     if chain == CALL || HOOKS.iter().any(|hook| chain.ends_with(hook)) {
         return Some(Operation::Other);

@@ -1,7 +1,7 @@
 //! Langfuse's SDKs: observations.
 //!
-//! Names are span names; inputs, outputs and usage are JSON or plain text. The status stays unset on errors, which the level
-//! tells. Usage parts exclude one another, unless they are the provider's own totals.
+//! Names are span names; inputs, outputs and usage are JSON or plain text. The status stays unset on errors, which the level shows.
+//! Usage parts exclude one another, unless they are the provider's own totals.
 
 use super::draft::{Draft, lower, name};
 use super::finish::is_interrupt;
@@ -11,7 +11,7 @@ use super::raw::{RawSpan, RawValue};
 use super::{Convention, Trigger, langchain, messages};
 use crate::span::Operation;
 
-/// What the callbacks for LangChain put on its runs.
+/// Keys that the callbacks for LangChain put on its runs.
 const OF_LANGCHAIN: [&str; 3] = [
     "langfuse.observation.metadata.langfuse_session_id",
     "langfuse.observation.metadata.lc_agent_name",
@@ -92,7 +92,7 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     }
     let usage = raw.attributes.get("langfuse.observation.usage_details");
     if let Some(usage) = usage.and_then(messages::parsed) {
-        // Anthropic's, which LangChain hands on as they are, are beside the input.
+        // Anthropic's counts, which LangChain passes on unchanged, are beside the input.
         let beside = ["cache_read_input_tokens", "cache_creation_input_tokens"]
             .map(|key| usage.get(key).and_then(Json::as_u64));
         let read = tokens(&usage, "prompt_tokens", "input").map(|input| {

@@ -1,5 +1,5 @@
-//! What an attribute says, as data: the tables of the conventions are made of these lines, spans are read by them
-//! and the documentation is written from them.
+//! The meaning of attributes, as data: the tables of the conventions are made of these lines, spans are read by them and the
+//! documentation is written from them.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::span::Operation;
 /// One attribute that a convention reads.
 pub(super) struct Line {
     pub(super) concept: Concept,
-    /// Its rank: among all conventions, the lowest holds.
+    /// Its rank: among all conventions, the lowest wins.
     pub(super) rank: u8,
     pub(super) key: &'static str,
 }
@@ -25,11 +25,11 @@ pub(super) const fn line(concept: Concept, rank: u8, key: &'static str) -> Line 
     Line { concept, rank, key }
 }
 
-/// The list of concepts: of each its name, the spans on which it is read and, where what a value means is up to a line, what it means
-/// where nobody says so.
+/// The list of concepts. Each has its name, the spans on which it is read and, if a line can define what a value means, the default
+/// meaning.
 macro_rules! concepts {
     ($($(#[$about:meta])* $concept:ident $(($meant:ty = $usual:expr))?, $name:literal on $spans:ident;)*) => {
-        /// What an attribute is about, in the order of reading: what a span is comes first.
+        /// The concept of an attribute, in the order of reading: the operation of a span comes first.
         #[derive(Clone, Copy, Debug)]
         pub(super) enum Concept {
             $($(#[$about])* $concept $(($meant))?,)*
@@ -58,40 +58,40 @@ macro_rules! concepts {
 }
 
 concepts! {
-    /// What the span is about, by the words of the library.
+    /// The operation of the span, in the library's terms.
     Operation(fn(&str) -> Option<Operation> = super::operation_named), "operation" on all;
     Session, "session" on all;
     User, "user" on all;
     AgentName, "agent_name" on all;
-    /// The workflow that an agent is part of, whose name the agent has if no span names it.
+    /// The workflow that an agent is part of; the agent gets its name if no span names it.
     Workflow, "workflow" on agents;
     AgentId, "agent_id" on agents;
     AgentVersion, "agent_version" on all;
     Environment, "environment" on all;
-    /// Whether the span failed, which it did if this is true of the value.
+    /// Whether the span failed: it did if this function is true for the value.
     Failed(fn(&RawValue<'_>) -> bool = truth), "failed" on all;
     /// What kind of error ended the span, if it failed.
     ErrorType, "error_type" on all;
-    /// Whether something stopped the span before its end, which it did if this is true of the value.
+    /// Whether something stopped the span early: it was stopped if this function is true for the value.
     Stopped(fn(&RawValue<'_>) -> bool = truth), "stopped" on calls_and_sums;
     ToolName, "tool_name" on tools;
     ToolCallId, "tool_call_id" on tools;
     ToolArguments, "tool_arguments" on tools;
     ToolResult, "tool_result" on tools;
     Model, "model" on calls_and_sums;
-    /// Whose server the model runs on: no price ships for one's own.
+    /// The provider of the model; a self-hosted model has no shipped price.
     Provider, "provider" on calls_and_sums;
-    /// The model that was asked for, whose price stands in for that of a model which has none.
+    /// The requested model, whose price is used if the responding model has none.
     RequestedModel, "requested_model" on calls_and_sums;
     ResponseId, "response_id" on calls;
     InputTokens, "input_tokens" on calls_and_sums;
     CachedTokens, "cached_tokens" on calls_and_sums;
     CacheWrittenTokens, "cache_written_tokens" on calls_and_sums;
     OutputTokens, "output_tokens" on calls_and_sums;
-    /// The sum of what was read and written, which tells whether the input has what came from a cache.
+    /// The sum of input and output tokens, which shows whether the input includes cached tokens.
     TotalTokens, "total_tokens" on calls_and_sums;
     Cost, "cost_usd" on calls_and_sums;
-    /// The currency of the cost: what is not in dollars is not known.
+    /// The currency of the cost: a cost in other currencies counts as unknown.
     Currency, "cost_currency" on calls_and_sums;
     /// Whether the conversation before the span was cut down to a summary.
     Compacted, "compacted" on calls;
@@ -100,7 +100,7 @@ concepts! {
     Task, "task" on all;
     Run, "run" on all;
     Trial, "trial" on all;
-    /// Whether the task succeeded, by the words of the library.
+    /// Whether the task succeeded, in the library's terms.
     Success(fn(&str) -> Option<bool> = success_named), "outcome" on all;
     Abstained, "abstained" on all;
     Perturbation, "perturbation" on all;
@@ -112,11 +112,11 @@ concepts! {
     Cited, "cited_documents" on all;
     /// The session that the span's session continues.
     PreviousSession, "previous_session" on all;
-    /// Seconds until the first piece of a streamed answer.
+    /// Seconds until the first chunk of a streamed response.
     FirstChunk, "first_chunk_seconds" on calls;
     /// A guardrail's name.
     Guardrail, "guardrail" on all;
-    /// What a guardrail decided.
+    /// The decision of a guardrail.
     GuardrailResult, "guardrail_result" on all;
 }
 
@@ -150,7 +150,7 @@ impl Concept {
         Self::ALL.iter().position(|other| other.name() == self.name()).unwrap_or(usize::MAX)
     }
 
-    /// Offers the draft what the value says.
+    /// Offers the value to the draft.
     pub(super) fn take<'v>(
         self,
         rank: u8,
@@ -231,7 +231,7 @@ impl Concept {
     }
 }
 
-/// Whether a task succeeded, by the words that libraries use for it.
+/// Whether a task succeeded, in terms that libraries use.
 pub(super) fn success_named(word: &str) -> Option<bool> {
     match &*lower(word) {
         "success" | "succeeded" | "pass" | "passed" | "true" | "completed" | "resolved" => {
@@ -247,7 +247,7 @@ pub(super) fn truth(value: &RawValue<'_>) -> bool {
     draft::flag(value) == Some(true)
 }
 
-/// Whether a value is there and says something.
+/// Whether a value is present and not empty.
 pub(super) fn present(value: &RawValue<'_>) -> bool {
     name(value).is_some()
 }

@@ -1,7 +1,7 @@
 //! LiteLLM's callback `otel`.
 //!
-//! Below a span of the application it writes the last call onto that span, its status too, and sends each call that was answered as a
-//! span below it, with the provider's own words: `llm.openai.usage`, as Python writes a dict.
+//! Below a span of the application it writes the last call onto that span, including its status, and sends each answered call as a
+//! span below it, in the provider's own terms: `llm.openai.usage`, as Python writes a dict.
 
 use super::draft::{Draft, name};
 use super::raw::{RawSpan, RawValue};
@@ -52,10 +52,10 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     }
 }
 
-/// The id of the call that a span is of, or that was written onto it.
+/// The id of the call that a span records, or that was written onto it.
 const CALL: &str = "litellm.call_id";
 
-/// Whether a span is a call in the provider's words.
+/// Whether a span is a call in the provider's terms.
 fn is_call(raw: &RawSpan<'_>) -> bool {
     raw.attributes.get(CALL).is_none() && said(raw, "model").is_some()
 }
@@ -66,13 +66,13 @@ fn is_caller(raw: &RawSpan<'_>) -> bool {
         && [CALL, "gen_ai.response.model"].iter().all(|key| raw.attributes.get(key).is_some())
 }
 
-/// Whether the last call that was written onto a span was answered: one that failed has no id but LiteLLM's own.
+/// Whether the last call that was written onto a span was answered: a failed one has only LiteLLM's own id.
 fn is_answered(raw: &RawSpan<'_>) -> bool {
     let id = |key: &str| raw.attributes.get(key).and_then(name);
     id("gen_ai.response.id") != id(CALL)
 }
 
-/// Whether a span ended with an exception that is of no call.
+/// Whether a span ended with an exception that belongs to no call.
 fn raised(raw: &RawSpan<'_>) -> bool {
     let mut exceptions = raw.events.iter().filter(|event| event.name == "exception");
     let of_call = |kind: &str| kind.starts_with("litellm.");

@@ -1,7 +1,7 @@
 //! LiveKit Agents: a session of turns is one trace.
 //!
-//! Version 1.8 has the names of the GenAI conventions beside its own, and `pii` in those of what is content; 1.2 and 1.3 have its own
-//! alone. The label of an agent that has no id is that of its class, in older versions with the module.
+//! Version 1.8 has the names of the GenAI conventions beside its own, with `pii` in the names of content; 1.2 and 1.3 have only its
+//! own. The label of an agent without an id is that of its class, in older versions with the module.
 
 use super::lines::{Concept, line};
 use super::raw::{RawSpan, RawValue};

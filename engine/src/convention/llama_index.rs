@@ -1,5 +1,5 @@
-//! LlamaIndex: OpenInference spans of its own names, or its own exporter's, which tell the rest in what they were called with, as Python
-//! writes it, and in events.
+//! LlamaIndex: OpenInference spans with names of its own, or spans of its own exporter, which has other facts in the call's
+//! arguments, as Python writes them, and in events.
 
 use std::borrow::Cow;
 
@@ -31,7 +31,7 @@ pub(super) const CONVENTION: Convention = Convention {
     ..Convention::NONE
 };
 
-/// What a step was called with, as Python writes it.
+/// The arguments of a step, as Python writes them.
 const SUMMARY: &str = "llamaindex.step.input_summary";
 
 fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {

@@ -15,7 +15,7 @@ pub(super) const CONVENTION: Convention = Convention {
     agent: "the agent's `name` in the Agents SDK, or `gen_ai.agent.name` on a span of your own",
     marks: &[Mark::Key("logfire.msg_template"), Mark::Scope("logfire")],
     lines: &[
-        // Before Pydantic AI's, by which a span that names an agent is that agent's.
+        // Before Pydantic AI's line, by which a span that names an agent is that agent's.
         line(Concept::Operation(step), 24, "sdk_span_type"),
         line(Concept::Operation(template), 40, "logfire.msg_template"),
         line(Concept::Session, 100, "group_id"),
@@ -77,10 +77,10 @@ fn read_model<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     }
 }
 
-/// The template of the log that Logfire writes when a streamed answer is over, as a span without a duration.
+/// The template of the log that Logfire writes when a streamed response ends, as a span without a duration.
 const STREAMED: &str = "streaming response from";
 
-/// A step of the Agents SDK that is none of its known kinds.
+/// A step of the Agents SDK of an unknown kind.
 fn step(kind: &str) -> Option<Operation> {
     ["task", "turn"].contains(&kind).then_some(Operation::Other)
 }

@@ -1,13 +1,13 @@
-//! Values that stand for others, which were taken out before they were sent.
+//! Values that replace others, which were removed before sending.
 //!
-//! Redaction puts marks or a word in brackets in the place of a text: `****` (the Collector's redaction processor), `[REDACTED]`,
-//! `<PERSON>` (Presidio), `[Scrubbed due to 'auth']` (Logfire), `HIDDEN:non-empty` (Koog). Limits of attributes cut texts off. Two such
-//! values may be equal where what they stand for differs.
+//! Redaction replaces a text by marks or a word in brackets: `****` (the Collector's redaction processor), `[REDACTED]`, `<PERSON>`
+//! (Presidio), `[Scrubbed due to 'auth']` (Logfire), `HIDDEN:non-empty` (Koog). Limits of attributes cut texts off. Two such values
+//! may be equal although the originals differ.
 
 /// The longest text in brackets that stands for another one, in bytes.
 const LONGEST_BYTES: usize = 80;
 
-/// Whether a scalar, written as JSON, stands for a text that was taken out.
+/// Whether a scalar, written as JSON, replaces a text that was removed.
 pub(super) fn is_masked(scalar: &[u8]) -> bool {
     let [b'"', inner @ .., b'"'] = scalar else { return false };
     match inner {
@@ -22,10 +22,10 @@ pub(super) fn is_masked(scalar: &[u8]) -> bool {
     }
 }
 
-/// What Koog writes in the place of a text.
+/// Koog's replacements for a text.
 const HIDDEN: [&[u8]; 2] = [b"HIDDEN:non-empty", b"HIDDEN:empty"];
 
-/// Whether a text that is no JSON begins as if it were, and so was cut off.
+/// Whether a text that is not JSON begins like JSON, and so was cut off.
 pub(super) fn is_cut(text: &str) -> bool {
     let begins = text.trim_start().as_bytes();
     let is_open = match begins {

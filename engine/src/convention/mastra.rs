@@ -1,7 +1,7 @@
 //! Mastra's exporters.
 //!
-//! `mastra.span.type` tells what a span is and goes before OpenInference's kind, which marks nested levels of one
-//! model call. Tokens are on the outermost or on the innermost of these levels.
+//! `mastra.span.type` is the kind of a span and precedes OpenInference's kind, which marks nested levels of one model call. Tokens
+//! are on the outermost or on the innermost of these levels.
 
 use super::Convention;
 use super::lines::{Concept, line};

@@ -1,5 +1,5 @@
-//! Mends what is nearly text or nearly JSON, so that the rest of it can be read: half an emoji, as JavaScript cuts one
-//! (`\ud83d`); bytes that are not UTF-8; numbers that no float holds (`1e400`), and `NaN` and `Infinity` as Python writes them.
+//! Mends texts with small faults, so that the rest of them can be read: half an emoji, as JavaScript cuts one (`\ud83d`); bytes
+//! that are not UTF-8; numbers that no float holds (`1e400`), and `NaN` and `Infinity` as Python writes them.
 //!
 //! Only what a strict reader has refused is mended, so valid input costs nothing.
 
@@ -11,13 +11,13 @@ use std::str;
 pub struct Rules {
     /// How deep lists and objects may be inside each other; deeper ones become `null`.
     pub max_depth: usize,
-    /// What becomes of a number that JSON has no word for.
+    /// The replacement for a number that JSON cannot express.
     pub numbers: Numbers,
-    /// Whether control characters may stand in strings as they are.
+    /// Whether control characters may occur in strings without an escape.
     pub controls: bool,
 }
 
-/// What becomes of a number that JSON has no word for.
+/// The replacement for a number that JSON cannot express.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Numbers {
     /// The string that protobuf's JSON has for it: `"NaN"`, `"Infinity"`, `"-Infinity"`.
@@ -31,9 +31,9 @@ pub enum Numbers {
 pub struct Mended {
     /// The mended text, at most twice as long as what was sent.
     pub text: String,
-    /// Number of strings that had something in them that is no character.
+    /// Number of strings that contained invalid characters.
     pub strings: u64,
-    /// Number of numbers that JSON has no word for.
+    /// Number of numbers that JSON cannot express.
     pub numbers: u64,
     /// Number of control characters that were in strings without an escape.
     pub controls: u64,
@@ -119,7 +119,7 @@ impl<'a> Mending<'a> {
         }
     }
 
-    /// Takes a number or a word of JSON; anything else is no JSON and ends the text.
+    /// Consumes a number or a word of JSON; anything else is invalid and ends the text.
     fn word(&mut self) {
         let is_of_it = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
         let length = self.rest.iter().take_while(|byte| is_of_it(byte)).count();
@@ -171,7 +171,7 @@ impl<'a> Mending<'a> {
         self.done.text.push_str(if is_whole { "\"" } else { "" });
     }
 
-    /// Takes the content of a string; valid escapes stay as they are.
+    /// Consumes the content of a string; valid escapes stay unchanged.
     fn characters(&mut self, content: &str) {
         let mut rest = content;
         while let Some(at) = rest.find(|c: char| c == '\\' || c < ' ') {
@@ -183,7 +183,7 @@ impl<'a> Mending<'a> {
         self.done.text.push_str(rest);
     }
 
-    /// Takes an escape or a control character and returns its length in bytes.
+    /// Consumes an escape or a control character and returns its length in bytes.
     fn special(&mut self, text: &str) -> usize {
         let length = match unit(text) {
             Some(0xd800..=0xdbff) if is_second(text.get(UNIT..)) => 2 * UNIT,

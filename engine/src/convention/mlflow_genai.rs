@@ -1,6 +1,6 @@
 //! MLflow tracing over OTLP with `MLFLOW_ENABLE_OTEL_GENAI_SEMCONV`: GenAI spans, whose chains are named `[CHAIN]`.
 //!
-//! What names an agent of LangChain is still in the metadata of each run. Of the chains nothing tells which is an agent's run.
+//! The name of a LangChain agent is still in the metadata of each run. Nothing shows which of the chains is an agent's run.
 
 use super::draft::Draft;
 use super::raw::RawSpan;

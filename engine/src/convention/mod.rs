@@ -1,4 +1,4 @@
-//! Conventions: what each instrumentation library calls things.
+//! Conventions: the names that each instrumentation library uses.
 //!
 //! The only place that knows attribute names. A convention is one file with a `CONVENTION`, and one line in
 //! [`CONVENTIONS`]; it is recognised by attributes and scope, never by schema URL.
@@ -106,9 +106,9 @@ use super::span::{
     Violation,
 };
 
-/// What one library or specification calls things: a file writes down what it has beyond [`Self::NONE`].
+/// The names that one library or specification uses: a file states the differences from [`Self::NONE`].
 ///
-/// Most of a convention is a table of lines; what a line cannot say is code. The documentation is written from both.
+/// Most of a convention is a table of lines; what lines cannot express is code. The documentation is written from both.
 struct Convention {
     /// Its name in counts.
     name: &'static str,
@@ -124,20 +124,20 @@ struct Convention {
     lines: &'static [Line],
     /// What it reads beyond the lines, each as a sentence of Markdown.
     also: &'static [&'static str],
-    /// Names that stand for no tool.
+    /// Names that mean no tool.
     phantoms: &'static [&'static str],
-    /// Names that the library gives an agent which the user did not name, in any case.
+    /// Names that the library gives to agents that the user did not name, in any case.
     generic_names: &'static [&'static str],
-    /// What its code looks for on a span: where none of it is there, `operation` and `read` are not called. If it is
-    /// empty, they are called on every span that is recognised by a mark.
+    /// The triggers of its code: without any of them on a span, `operation` and `read` are not called. If it is empty, they are
+    /// called on every span that is recognised by a mark.
     looks_for: &'static [Trigger],
-    /// What a span is about, where no line tells, with a rank like that of a line.
+    /// The operation of a span, if no line shows it, with a rank like that of a line.
     operation: fn(&RawSpan<'_>) -> Option<(u8, Operation)>,
-    /// Offers the draft what no line finds on a span.
+    /// Offers to the draft what no line finds on a span.
     read: for<'v> fn(&'v RawSpan<'_>, &mut Draft<'v>),
-    /// How its agents speak, if they do so in log records instead of spans.
+    /// The dialect of its agents, if they send log records instead of spans.
     dialect: Option<fn() -> Dialect>,
-    /// Writes what it finds in a log record into the draft; the text is the event's name, wherever it was.
+    /// Writes the facts of a log record into the draft; the text is the event's name, wherever it was.
     log: fn(&RawLog<'_>, &str, &mut LogDraft),
 }
 
@@ -170,7 +170,7 @@ enum Mark {
     Scope(&'static str),
 }
 
-/// What a convention's code looks for on a span.
+/// A trigger of a convention's code on a span.
 #[derive(Clone, Copy, Debug)]
 enum Trigger {
     /// An attribute.
@@ -183,7 +183,7 @@ enum Trigger {
     Span(&'static str),
 }
 
-/// All conventions, in the order of the documentation; which of them holds is decided by ranks.
+/// All conventions, in the order of the documentation; ranks decide which of them wins.
 const CONVENTIONS: &[Convention] = &[
     otel_genai::CONVENTION,
     openinference::CONVENTION,
@@ -237,12 +237,12 @@ const CONVENTIONS: &[Convention] = &[
     agentgauge::CONVENTION,
 ];
 
-/// Names that libraries give to agents which the user did not name.
+/// Names that libraries give to agents that the user did not name.
 pub fn generic_names() -> impl Iterator<Item = &'static str> {
     CONVENTIONS.iter().flat_map(|convention| convention.generic_names).copied()
 }
 
-/// Whether some library gives this name to an agent which the user did not name.
+/// Whether some library gives this name to an agent that the user did not name.
 pub(super) fn is_generic(name: &str) -> bool {
     // By length, which rules out most names: this is called for each span.
     static GENERIC: LazyLock<BTreeMap<usize, Vec<&str>>> = LazyLock::new(|| {
@@ -312,7 +312,7 @@ pub struct Conventions {
     dialects: Arc<[Dialect]>,
 }
 
-/// What an instrumentation scope tells of all its spans and records.
+/// The facts of an instrumentation scope for all its spans and records.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope {
     /// Hash of its name.
@@ -321,7 +321,7 @@ pub struct Scope {
     recognised: u64,
     /// The dialect of its log records.
     dialect: Option<usize>,
-    /// Whether it is agentgauge's own, so that its records are scores that somebody sent back.
+    /// Whether it is agentgauge's own, so that its records are scores that were sent back.
     own: bool,
 }
 
@@ -334,7 +334,7 @@ pub struct Emitter<'r> {
     pub resource: &'r Arc<Resource>,
 }
 
-/// What was read from a span.
+/// The result of reading a span.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DecodedSpan {
     /// The span.
@@ -347,12 +347,12 @@ pub struct DecodedSpan {
     pub unused: Vec<&'static str>,
 }
 
-/// What was read from a log record.
+/// The result of reading a log record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DecodedLog {
-    /// The record, if it belongs to a trace and says something about it.
+    /// The record, if it belongs to a trace and has facts about it.
     pub log: Option<Log>,
-    /// The spans that are made of the record of an agent that tells what it does in records.
+    /// The spans made from the record of an agent that sends log records.
     pub spans: Vec<Span>,
     /// The score in it.
     pub reports: Vec<Report>,
@@ -362,7 +362,7 @@ pub struct DecodedLog {
     pub unused: Vec<&'static str>,
 }
 
-/// What conventions say of a log record.
+/// The facts that conventions find in a log record.
 #[derive(Debug, Default)]
 struct LogDraft {
     recognised: bool,
@@ -387,7 +387,7 @@ impl Conventions {
         Self { options, index, dialects }
     }
 
-    /// Returns a reader that runs the code of every recognised convention on each span, for tests of the choice of code.
+    /// Returns a reader that runs the code of every recognised convention on each span, to test the triggers.
     pub fn asking_all(mut self) -> Self {
         Arc::get_mut(&mut self.index).into_iter().for_each(Index::ask_all);
         self
@@ -461,7 +461,7 @@ impl Conventions {
     /// Reads a log record.
     pub fn log(&self, raw: &RawLog<'_>, emitter: Emitter<'_>) -> DecodedLog {
         let Emitter { scope, resource } = emitter;
-        // Our own scores, which somebody sent back.
+        // agentgauge's own scores, sent back.
         if scope.own {
             return DecodedLog { unused: vec!["own_score"], ..DecodedLog::default() };
         }
@@ -569,7 +569,7 @@ const OTHER_OPERATIONS: [&str; 32] = [
     "workflow_step",
 ];
 
-/// What a span is about, by the name of its operation or kind.
+/// The operation of a span, by the name of its operation or kind.
 fn operation_named(name: &str) -> Option<Operation> {
     match &*lower(name) {
         "chat" | "text_completion" | "generate_content" | "completion" | "llm" | "generation" => {
@@ -588,7 +588,7 @@ fn operation_named(name: &str) -> Option<Operation> {
     }
 }
 
-/// A hash of what a record says, which is the same whenever the record comes again.
+/// A hash of the content of a record, which is the same whenever the record is resent.
 fn identity(raw: &RawLog<'_>, event: &str) -> u64 {
     let mut hash = Xxh3::new();
     hash.update(&raw.trace_id.unwrap_or_default().0);

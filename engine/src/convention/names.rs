@@ -1,5 +1,4 @@
-//! What comes again and again: names of agents, models, tools and sessions, and resources, of which one copy is kept; and kinds of
-//! spans, of which plans are kept.
+//! Recurring values, stored once: names of agents, models, tools and sessions, and resources; and kinds of spans, with their plans.
 
 use std::str;
 use std::sync::Arc;
@@ -30,21 +29,21 @@ struct KnownResource {
     resource: Arc<Resource>,
 }
 
-/// Names, each in the slot of its hash; a newer one takes the place of an older one.
+/// Names, each in the slot of its hash; a newer name replaces an older one.
 #[derive(Debug)]
 pub(super) struct Shared {
     slots: Box<[Option<Arc<str>>]>,
 }
 
-/// Names that are kept at most.
+/// Most names that are kept.
 const MAX_SLOTS: usize = 512;
 
-/// Resources that are kept at most, and bytes of one at most.
+/// Most resources that are kept, and most bytes of one.
 const MAX_RESOURCES: usize = 64;
 const MAX_RESOURCE_BYTES: usize = 4_096;
 
 impl Names {
-    /// Makes one that keeps names alone: every span and resource is read the long way.
+    /// Makes one that keeps only names: every span and resource is read in full.
     pub fn without_plans() -> Self {
         let resources = Resources { slots: Box::default() };
         Self { plans: Plans::none(), resources, ..Self::default() }
@@ -73,7 +72,7 @@ impl Names {
 }
 
 impl Shared {
-    /// Returns the name of these bytes, shared; `None` if something in them is no character. Known names are not checked again.
+    /// Returns the name of these bytes, shared; `None` if they are not valid UTF-8. Known names are not checked again.
     pub(super) fn share(&mut self, name: &[u8]) -> Option<Arc<str>> {
         let slot = self.slots.get_mut(slot(name, MAX_SLOTS))?;
         match slot {

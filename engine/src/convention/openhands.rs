@@ -4,7 +4,7 @@ use super::draft::Draft;
 use super::raw::RawSpan;
 use super::{Convention, Trigger};
 
-/// The span of a call that OpenHands could not make, as its tool is unknown or its arguments are wrong.
+/// The span of a call that OpenHands could not make, because its tool is unknown or its arguments are wrong.
 const INVALID: &str = "InvalidToolCall";
 
 pub(super) const CONVENTION: Convention = Convention {

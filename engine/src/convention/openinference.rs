@@ -17,10 +17,10 @@ use super::raw::{RawAttributes, RawSpan};
 use super::{Convention, Mark, is_random, messages};
 use crate::span::Operation;
 
-/// What a model was asked with, as JSON; of a call that failed it alone names the model.
+/// The parameters of a model call, as JSON; for a failed call they alone name the model.
 const PARAMETERS: &str = "llm.invocation_parameters";
 
-/// Documents of one span beyond which the rest is not read.
+/// Documents of one span after which the rest is not read.
 const MAX_DOCUMENTS: usize = 10_000;
 
 pub(super) const CONVENTION: Convention = Convention {
@@ -123,7 +123,7 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     }
 }
 
-/// What the values of `openinference.span.kind` stand for, which other libraries use, too.
+/// The operations for the values of `openinference.span.kind`, which other libraries use, too.
 pub(super) fn operation(kind: &str) -> Option<Operation> {
     Some(match &*lower(kind) {
         "llm" => Operation::Chat,

@@ -1,7 +1,7 @@
 //! OpenLIT: GenAI spans, with plain text where messages are expected and Python's `repr` for tools.
 //!
-//! `gen_ai.tool.name` on model spans is what the model asked for; functions run in plain spans of their names. Attributes are set when a
-//! call has ended well, so that what failed often has nothing but its name.
+//! `gen_ai.tool.name` on model spans is the tool that the model requested; functions run in plain spans of their names. Attributes
+//! are set when a call has ended well, so failed calls often have nothing but their name.
 
 use super::draft::{Draft, name};
 use super::lines::{Concept, line};

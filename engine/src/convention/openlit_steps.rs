@@ -1,5 +1,5 @@
-//! OpenLIT, where it has spans of agents for what is a step: the SDK's trace and turns of OpenAI's Agents SDK, and the methods of the flow
-//! by which an agent of CrewAI runs. None of them names an agent.
+//! OpenLIT, where spans of agents stand for steps: the SDK's trace and turns of OpenAI's Agents SDK, and the methods of the flow by
+//! which an agent of CrewAI runs. None of them names an agent.
 
 use super::draft::Draft;
 use super::raw::RawSpan;
@@ -33,7 +33,7 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     draft.always_ok.offer(80, is_workflow || is_step(raw));
 }
 
-/// Whether a span is said to be an agent's and names none.
+/// Whether a span is marked as an agent's and names none.
 fn is_step(raw: &RawSpan<'_>) -> bool {
     raw.attributes.str("gen_ai.operation.name") == Some("invoke_agent")
         && raw.attributes.get("gen_ai.agent.name").is_none()

@@ -136,7 +136,7 @@ fn read_step<'v>(attributes: &'v RawAttributes<'_>, draft: &mut Draft<'v>) {
     }
 }
 
-/// Offers what a crew of CrewAI was asked. Its usage metrics are not read: they count all calls since its models were made.
+/// Offers the input of a crew of CrewAI. Its usage metrics are not read: they count all calls since its models were made.
 fn read_crew<'v>(attributes: &'v RawAttributes<'_>, draft: &mut Draft<'v>) {
     let tasks = attributes.get("crewai.crew.tasks").and_then(messages::parsed);
     let tasks = tasks.as_ref().and_then(Json::as_list).into_iter().flatten();
@@ -144,7 +144,7 @@ fn read_crew<'v>(attributes: &'v RawAttributes<'_>, draft: &mut Draft<'v>) {
     draft.input.offer(78, text::ranked(78, Some(asked.join("\n").into())));
 }
 
-/// Whether a tool's result of Agno, which is the `repr` of an object, says that it failed.
+/// Whether a tool's result of Agno, which is the `repr` of an object, states a failure.
 fn agno_failure(result: &RawValue<'_>) -> bool {
     result.as_str().is_some_and(|result| result.starts_with("status='failure' result="))
 }

@@ -21,14 +21,14 @@ use crate::span::{Operation, Pause, Status};
 /// The event of a model call that failed.
 pub(super) const EXCEPTION: &str = "gen_ai.client.operation.exception";
 
-/// The events of an agent that waits for somebody, and of one that goes on.
+/// The events of an agent that waits for a person, and of one that continues.
 const PAUSED: &str = "gen_ai.agent.paused";
 const RESUMED: &str = "gen_ai.agent.resumed";
 
-/// The event that carries a model call's messages where they are not on its span.
+/// The event with a model call's messages if they are not on its span.
 const DETAILS: &str = "gen_ai.client.inference.operation.details";
 
-/// Operations on a run of an agent that a service keeps.
+/// Operations on an agent's run that a service stores.
 const RUN_OPERATIONS: [&str; 3] = ["start_thread_run", "get_thread_run", "submit_tool_outputs"];
 
 pub(super) const CONVENTION: Convention = Convention {
@@ -141,13 +141,13 @@ fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
     if raw.name == super::evaluation::RESULT {
         return Some((15, Operation::Evaluation));
     }
-    // Azure's agents are asked again and again how far they are; the answer that tells the use of tokens is the model's.
+    // Azure's agents are polled for their state; the response with the token usage is the model's.
     let named = raw.attributes.str("gen_ai.operation.name");
     let is_asked = named.is_some_and(|name| RUN_OPERATIONS.contains(&name));
     if is_asked && raw.attributes.get("gen_ai.usage.output_tokens").is_none() {
         return Some((17, Operation::Other));
     }
-    // The side of a server that nothing links to the agent which called it.
+    // The server side of a call, which nothing links to the calling agent.
     let alone = raw.parent.is_none() && raw.attributes.get("mcp.method.name").is_some();
     alone.then_some((16, Operation::Other))
 }
@@ -257,7 +257,7 @@ const USAGE_COSTS: &[&str] = &[
 /// Costs of the parts of a call, as Sentry's SDKs name them.
 const SENTRY_COSTS: &[&str] = &["gen_ai.cost.input_tokens", "gen_ai.cost.output_tokens"];
 
-/// The sum of the costs that are there; `None` without the first two, as it would be less than was spent.
+/// The sum of the costs that are present; `None` without the first two, as it would be less than the real cost.
 fn sum_of(attributes: &RawAttributes<'_>, parts: &[&str]) -> Option<Quanta> {
     let dollars = |key: &&str| attributes.get(key).and_then(number).filter(|cost| *cost >= 0.0);
     let (needed, more) = parts.split_at(parts.len().min(2));
@@ -266,7 +266,7 @@ fn sum_of(attributes: &RawAttributes<'_>, parts: &[&str]) -> Option<Quanta> {
     Quanta::from_f64(needed?.into_iter().chain(more).sum())
 }
 
-/// Whether an agent was stopped before it was done; a stop by a guardrail is no failure of the agent.
+/// Whether an agent was stopped before it was done; a stop by a guardrail is not a failure of the agent.
 fn cut_short(reason: &RawValue<'_>) -> bool {
     let reason = reason.as_str().map(str::to_ascii_lowercase);
     matches!(
@@ -275,7 +275,7 @@ fn cut_short(reason: &RawValue<'_>) -> bool {
     )
 }
 
-/// Whether a code is that of a JSON-RPC error, as MCP has them: a number or its text; codes of other protocols are words.
+/// Whether a code is that of a JSON-RPC error, as in MCP: a number or its text; codes of other protocols are words.
 fn json_rpc_error(code: &RawValue<'_>) -> bool {
     number(code).is_some_and(|code| code < 0.0)
 }
@@ -301,7 +301,7 @@ fn say<'v>(draft: &mut Draft<'v>, rank: u8, value: Option<&'v RawValue<'_>>) {
 fn with_role<'v>(body: Json<'v>, role: &'v str) -> Json<'v> {
     let role = (Cow::Borrowed("role"), Json::Text(role.into()));
     match body {
-        // If the body has a role of its own, that one holds.
+        // If the body has a role of its own, that one wins.
         Json::Object(map) => Json::Object([role].into_iter().chain(map.into_entries()).collect()),
         content
         @ (Json::Null | Json::Bool(_) | Json::Number(_) | Json::Text(_) | Json::List(_)) => {
@@ -327,7 +327,7 @@ pub(super) fn stopped(reasons: &RawValue<'_>) -> bool {
     }
 }
 
-/// Finish reasons of OpenTelemetry and the providers for what was stopped, in lower case with underscores.
+/// Finish reasons of OpenTelemetry and the providers for stopped calls, in lower case with underscores.
 const STOPS: [&str; 18] = [
     "blocklist",
     "content_filter",
@@ -352,7 +352,7 @@ const STOPS: [&str; 18] = [
 /// Whether an answer ended in an error.
 fn ended_in_error(answers: &RawValue<'_>) -> bool {
     static REASON: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(r#""error""#));
-    // Most texts need not be read: the reason is a word of its own.
+    // Most texts need not be parsed: the reason is a word of its own.
     if answers.as_str().is_some_and(|text| REASON.find(text.as_bytes()).is_none()) {
         return false;
     }

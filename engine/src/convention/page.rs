@@ -1,4 +1,4 @@
-//! The documentation page of what is read, written from the conventions themselves.
+//! The documentation page of the attributes that are read, written from the conventions themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -105,7 +105,7 @@ pub fn page() -> String {
         for convention in CONVENTIONS {
             let lines = convention.lines.iter();
             for line in lines.filter(|line| line.concept.name() == concept.name()) {
-                // A key of a convention that has marks is read of that library alone.
+                // A key of a convention with marks is read only from that library.
                 let key = if convention.marks.is_empty() {
                     format!("`{}`", line.key)
                 } else {

@@ -1,9 +1,9 @@
-//! Plans: what is done with the attributes of spans that look alike.
+//! Plans: how the attributes of spans of the same kind are read.
 //!
-//! The spans of one library have the same keys in the same order again and again. After one of them was read the long way, a plan
-//! is made from it: for each place what its value is used for, best rank first. A span that has a plan is read from its bytes: its
-//! keys are compared, and its values are checked once, where they are used. A plan gives the same as the long way: where the operation
-//! or the failure of spans depends on a value, each such value has a plan, and spans on which code finds something have none.
+//! The spans of one library repeat the same keys in the same order. After one of them was read in full, a plan is made from it: for
+//! each position what its value is used for, best rank first. A span with a plan is read from its bytes: its keys are compared, and
+//! its values are checked once, where they are used. A plan gives the same result as reading in full: if the operation or the
+//! failure of spans depends on a value, each such value has a plan, and spans on which code finds something have none.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -31,9 +31,9 @@ use crate::span::{
 /// When there are too many kinds, all are dropped.
 #[derive(Debug, Default)]
 pub(super) struct Plans {
-    // Invariant: the first is the root; empty until a kind comes for the second time.
+    // Invariant: the first is the root; empty until a kind occurs for the second time.
     nodes: Vec<Node>,
-    // Hashes of all kinds, those that came once included.
+    // Hashes of all kinds, including those that occurred once.
     kinds: BTreeSet<u64>,
     // Whether no plans are made.
     none: bool,
@@ -48,7 +48,7 @@ pub(super) struct Node {
     kinds: Vec<Kind>,
 }
 
-/// What is known of spans with the same attributes that are read by the same conventions.
+/// What is known about spans with the same attributes that are read by the same conventions.
 #[derive(Debug)]
 struct Kind {
     recognised: u64,
@@ -57,7 +57,7 @@ struct Kind {
     tried: usize,
 }
 
-/// How spans that look alike are read.
+/// How spans of the same kind are read.
 #[derive(Debug)]
 pub struct Plan {
     /// Places, and the bytes that a span must have there.
@@ -67,9 +67,9 @@ pub struct Plan {
     failed: bool,
     stopped: bool,
     phantoms: Vec<&'static str>,
-    // Invariant: of the places that one field is read from, the best is first.
+    // Invariant: among the positions from which one field is read, the best is first.
     fields: Vec<(Field, usize)>,
-    /// Steps that are read by way of a draft, which many spans do not need.
+    /// Steps that are read through a draft, which many spans do not need.
     drafted: Vec<PlanStep>,
     /// Places whose values are only checked.
     unread: Box<[usize]>,
@@ -107,7 +107,7 @@ enum Field {
     Output(u8),
 }
 
-/// What a line reads, and the place of the attribute that it reads.
+/// A line and the position of the attribute that it reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlanStep {
     pub(super) concept: Concept,
@@ -115,11 +115,11 @@ pub(super) struct PlanStep {
     pub(super) at: usize,
 }
 
-/// Kinds of spans at most, and plans of a kind at most.
+/// Most kinds of spans, and most plans of a kind.
 const MAX_KINDS: usize = 512;
 const MAX_PLANS: usize = 8;
 
-/// Attributes of a span that has a plan at most, bytes of their heads at most, and bytes at most of a value that has to be the same.
+/// Most attributes of a span with a plan, most bytes of their heads, and most bytes of a value that must be equal.
 const MAX_PLACES: usize = 64;
 const MAX_HEAD_BYTES: usize = 4_096;
 const MAX_SAME_BYTES: usize = 64;
@@ -181,7 +181,7 @@ impl Plans {
         kind.plans.extend(plan);
     }
 
-    /// The node to which a head leads from a node, made if there is none.
+    /// The node to which a head leads from a node, created if there is none.
     fn branch(&mut self, from: usize, head: &[u8]) -> Option<usize> {
         let new = self.nodes.len();
         let branches = &mut self.nodes.get_mut(from)?.branches;
@@ -194,7 +194,7 @@ impl Plans {
     }
 }
 
-/// The way of a span's attributes through the tree of plans.
+/// The path of a span's attributes through the tree of plans.
 #[derive(Debug)]
 pub struct Path<'n> {
     nodes: &'n [Node],
@@ -220,7 +220,7 @@ impl Path<'_> {
 }
 
 impl<'a> Outline<'a> {
-    /// Empties it for the next span, whose way through the tree of plans begins at the root.
+    /// Empties it for the next span, whose path through the tree of plans begins at the root.
     pub fn begin<'n>(&mut self, names: &'n Names) -> Path<'n> {
         self.pairs.clear();
         (self.name, self.status, self.node) = (&[], Status::Unset, None);
@@ -296,7 +296,7 @@ impl Conventions {
         names: &mut Names,
         spans: &'s mut Vec<Span>,
     ) -> Option<&'s mut Span> {
-        // Whether a failure is one is told by what plans leave out.
+        // Whether an error is a failure depends on values that plans leave out.
         if outline.status == Status::Error {
             return None;
         }
@@ -310,7 +310,7 @@ impl Conventions {
             Reader { outline, plan, shared, options, total_tokens: None, longest: None };
         let name = reader.share(outline.name)?;
         let at = spans.len();
-        // Made in place, and not moved.
+        // Made in place, not moved.
         spans.extend(iter::once_with(|| plan.span(outline, name, emitter)));
         let span = spans.get_mut(at)?;
         if self.fill(&mut reader, span).is_none() || span.failed {
@@ -343,7 +343,7 @@ impl Conventions {
                 model.requested = None;
             }
         }
-        // An agent's span has model facts only if it says how many tokens were used.
+        // An agent's span has model facts only if it reports token usage.
         let tokens = span.model.as_ref().map(|model| model.tokens).unwrap_or_default();
         if plan.operation == Operation::InvokeAgent
             && tokens.input.is_none()
@@ -354,14 +354,14 @@ impl Conventions {
         plan.unread.iter().try_for_each(|at| reader.check(*at))
     }
 
-    /// Reads what goes by way of a draft, which has no texts; `None` if something has to be mended or cut.
+    /// Reads the values that go through a draft, which has no texts; `None` if something has to be mended or cut.
     fn drafted(&self, reader: &Reader<'_, '_>, span: &mut Span) -> Option<()> {
         let plan = reader.plan;
         let values = plan.drafted.iter().map(|step| reader.value(step.at));
         let values = values.collect::<Option<Vec<_>>>()?;
         let mut draft = Draft::default();
         for (step, value) in plan.drafted.iter().zip(&values) {
-            // The key matters for sessions alone, which are not read by way of a draft.
+            // The key matters only for sessions, which are not read through a draft.
             step.concept.take(step.rank, "", value, &mut draft);
         }
         let caps = self.caps();
@@ -369,7 +369,7 @@ impl Conventions {
         caps.cuts().is_empty().then_some(())
     }
 
-    /// The plan of a span that was read the long way, if it has one.
+    /// The plan of a span that was read in full, if it has one.
     pub fn plan(
         &self,
         outline: &Outline<'_>,
@@ -383,7 +383,7 @@ impl Conventions {
 }
 
 impl Field {
-    /// The field that a step reads an attribute of this key into; `None` if it is read by way of a draft.
+    /// The field into which a step reads an attribute of this key; `None` if it is read through a draft.
     fn of(step: &PlanStep, key: &str) -> Option<Self> {
         match step.concept {
             Concept::Session => Some(Self::Session(Arc::from(key))),
@@ -507,7 +507,7 @@ fn plan(hits: &Hits<'_>, outline: &Outline<'_>, raw: &RawSpan<'_>, span: &Span) 
             // The concept is not read on spans of this operation.
         } else if is_plain(step.at) {
             match Field::of(&step, key) {
-                // A key mapped in the configuration goes before the list of session keys.
+                // A key mapped in the configuration precedes the list of session keys.
                 Some(field @ Field::Session(_)) if step.rank == 0 => custom.push((field, step.at)),
                 Some(field) => fields.push((field, step.at)),
                 None => drafted.push(step),
@@ -548,9 +548,9 @@ struct Reader<'o, 'a> {
     plan: &'o Plan,
     shared: &'o mut Shared,
     options: &'o ConventionOptions,
-    // The sum of the tokens read and written, if the span tells it.
+    // The sum of input and output tokens, if the span has it.
     total_tokens: Option<u64>,
-    // The longest text that tells how the span ended, and its place: it may be read again, and is not checked again.
+    // The longest text that shows how the span ended, and its position: it may be read again, and is not checked again.
     longest: Option<(usize, &'a str)>,
 }
 
@@ -625,7 +625,7 @@ impl<'a> Reader<'_, 'a> {
         }
     }
 
-    /// Checks the name of a provider. A server of one's own is left to the long way, and so is what may be one in other words.
+    /// Checks the name of a provider. Self-hosted servers, and names that may be one in other words, are left to reading in full.
     fn provider(&self, at: usize) -> Option<()> {
         let is_word = |name: &[u8]| {
             [name.first(), name.last()].iter().flatten().all(|byte| byte.is_ascii_alphanumeric())
@@ -734,7 +734,7 @@ impl<'a> Reader<'_, 'a> {
         }
     }
 
-    /// Returns the value at a place that tells how the span ended, which may be its answer.
+    /// Returns the value at a position that shows how the span ended, which may be its answer.
     fn answer(&mut self, at: usize) -> Option<RawValue<'a>> {
         let value = self.value(at)?;
         if let RawValue::Str(Cow::Borrowed(text)) = value
@@ -753,8 +753,8 @@ impl<'a> Reader<'_, 'a> {
         }
     }
 
-    /// Reads the name at a place, as [`draft::name`] reads it, into a field that has none; `keep` makes the field's value of the
-    /// name's bytes, which it checks.
+    /// Reads the name at a position, as [`draft::name`] reads it, into a field that has none; `keep` makes the field's value from
+    /// the name's bytes, which it checks.
     #[inline]
     fn name<T>(
         &mut self,
@@ -786,7 +786,7 @@ impl<'a> Reader<'_, 'a> {
     /// Reads the name of a model, as [`draft::model`] does.
     fn model(&mut self, at: usize, to: &mut Option<Arc<str>>) -> Option<()> {
         self.name(at, to, |reader, name| {
-            // What names no model is left to the long way.
+            // Names that name no model are left to reading in full.
             draft::names_model(name).then(|| reader.share(name)).flatten()
         })
     }
@@ -811,18 +811,18 @@ impl<'a> Reader<'_, 'a> {
         Some(())
     }
 
-    /// Shares a name; `None` if it has to be mended or cut, which is left to the long way.
+    /// Shares a name; `None` if it has to be mended or cut, which is left to reading in full.
     fn share(&mut self, name: &[u8]) -> Option<Arc<str>> {
         (name.len() <= self.options.max_name_bytes).then(|| self.shared.share(name)).flatten()
     }
 }
 
-/// Whether all of these bytes are characters; mostly those of ASCII.
+/// Whether all of these bytes are valid UTF-8; mostly they are ASCII.
 fn is_text(bytes: &[u8]) -> bool {
     bytes.is_ascii() || checked(bytes).is_some()
 }
 
-/// The text of these bytes; `None` if something in them is no character.
+/// The text of these bytes; `None` if they are not valid UTF-8.
 fn checked(text: &[u8]) -> Option<&str> {
     from_utf8(text).ok()
 }

@@ -1,8 +1,8 @@
 //! Pydantic AI, format versions 1 to 3.
 //!
-//! Version 1 and 2 name spans `agent run` and `running tool` and keep the tool's values in `tool_arguments` and
-//! `tool_response`; version 3 speaks the GenAI convention. `all_messages` repeats the whole session and is
-//! read only of a run that failed: a model call that failed has no messages of its own.
+//! Version 1 and 2 name spans `agent run` and `running tool` and keep the tool's values in `tool_arguments` and `tool_response`;
+//! version 3 uses the GenAI convention. `all_messages` repeats the whole session and is read only for a run that failed: a model
+//! call that failed has no messages of its own.
 
 use super::draft::Draft;
 use super::lines::{Concept, line};
@@ -69,9 +69,9 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     }
 }
 
-/// Whether the result of a run is `DeferredToolRequests`, with calls that a person is to approve.
+/// Whether the result of a run is `DeferredToolRequests`, with calls for a person to approve.
 fn asks_for_approval(result: &RawValue<'_>) -> bool {
-    // Most results are texts, which take no time to tell from this.
+    // Most results are texts that this check rules out quickly.
     let listed = result.as_str().is_some_and(|text| text.contains("\"approvals\""));
     let deferred = listed.then(|| messages::parsed(result)).flatten();
     let list = |key: &str| deferred.as_ref()?.get(key)?.as_list();

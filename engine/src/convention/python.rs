@@ -23,7 +23,7 @@ pub(super) fn content(text: &str) -> Option<Json<'static>> {
     Reader { rest: text.strip_prefix("content=")? }.value(0)
 }
 
-/// Whether a text is the `repr` of a LangChain message from a tool that failed, which its last field tells.
+/// Whether a text is the `repr` of a LangChain message from a tool that failed, as its last field shows.
 pub(super) fn is_failure(text: &str) -> bool {
     let mut reader = Reader { rest: text.strip_prefix("content=").unwrap_or_default() };
     reader.value(0).is_some()
@@ -31,7 +31,7 @@ pub(super) fn is_failure(text: &str) -> bool {
         && reader.rest.ends_with(" status='error'")
 }
 
-/// Whether a text is the `repr` of an object, `Event(result=...`, and not what anybody said.
+/// Whether a text is the `repr` of an object, `Event(result=...`, rather than a message.
 pub(super) fn is_object(text: &str) -> bool {
     let word = |text: &str| {
         !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
@@ -41,8 +41,8 @@ pub(super) fn is_object(text: &str) -> bool {
     class.starts_with(|c: char| c.is_ascii_uppercase()) && word(class) && field.is_some_and(word)
 }
 
-/// The fields in the `repr` of an object of this class, `ToolCall(tool_name='..', tool_kwargs={..})`, without one that is cut off and those
-/// after it; `None` for anything else.
+/// The fields in the `repr` of an object of this class, `ToolCall(tool_name='..', tool_kwargs={..})`, without truncated ones;
+/// `None` for anything else.
 pub(super) fn fields(text: &str, class: &str) -> Option<Json<'static>> {
     let mut reader = Reader { rest: text.strip_prefix(class)?.strip_prefix('(')? };
     let mut entries = Vec::new();

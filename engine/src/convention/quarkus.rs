@@ -1,4 +1,4 @@
-//! Quarkus LangChain4j, whose spans of services are told by their names alone.
+//! Quarkus LangChain4j, whose spans of services are recognised by their names alone.
 //!
 //! Model calls and tools have the names of the GenAI conventions; in older versions tools, too, have names alone.
 

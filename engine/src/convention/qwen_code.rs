@@ -67,8 +67,8 @@ fn turn(session: &str, prompt: Option<&str>) -> Turn {
     }
 }
 
-/// Marks a call that makes the conversation shorter as one of a part of the client, whose answer is not the turn's. Of
-/// a client that may send spans, a prompt alone is no turn: what came of it may be told in their trace.
+/// Marks a call that shortens the conversation as one by a part of the client, whose answer is not the turn's. For a client that
+/// may send spans, a prompt alone is no turn: its results may be in their trace.
 fn mend(raw: &RawLog<'_>, facts: &mut RecordFacts<'_>) -> bool {
     let prompt = raw.attributes.str("prompt_id").unwrap_or_default();
     if prompt.starts_with(COMPRESSION) {
@@ -79,7 +79,7 @@ fn mend(raw: &RawLog<'_>, facts: &mut RecordFacts<'_>) -> bool {
     true
 }
 
-/// The beginning of the ids of prompts by which the client has the conversation made shorter.
+/// The beginning of the ids of prompts by which the client shortens the conversation.
 const COMPRESSION: &str = "compress-";
 
 const NAME: &str = "qwen-code";
@@ -87,5 +87,5 @@ const NAME: &str = "qwen-code";
 /// What is between the session's id and the number of a prompt in the prompt's id, where the client may send spans.
 const NUMBERED: &str = "########";
 
-/// The span of a script that the user has the client run beside a call.
+/// The span of a user's script that the client runs beside a call.
 const HOOK: &str = "qwen-code.hook";

@@ -1,4 +1,4 @@
-//! A span, log record or resource as it came in, borrowed from the bytes it came in.
+//! A span, log record or resource as received, borrowed from its bytes.
 //!
 //! This is the seam between decoding and conventions: the decoders of every encoding
 //! build these, conventions read them, and nothing is copied in between.
@@ -30,7 +30,7 @@ pub enum RawValue<'a> {
     Map(Vec<(Cow<'a, str>, Self)>),
 }
 
-/// A value of the usual kinds, as it came: a string may have bytes in it that are no characters.
+/// A value of the usual kinds, as received: a string may contain invalid UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Plain<'a> {
     /// The bytes of a string.
@@ -43,7 +43,7 @@ pub enum Plain<'a> {
     Double(f64),
 }
 
-/// An attribute as it came.
+/// An attribute as received.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawPair<'a> {
     /// The bytes before its value, as they were encoded: its key.
@@ -54,7 +54,7 @@ pub struct RawPair<'a> {
     pub value: Option<Plain<'a>>,
 }
 
-/// What a plan reads of a span that has neither events nor links.
+/// What a plan reads of a span without events and links.
 #[derive(Debug, Default)]
 pub struct Outline<'a> {
     /// The bytes of its name.
@@ -79,7 +79,7 @@ impl<'a> Outline<'a> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawAttributes<'a> {
     entries: Vec<(Cow<'a, str>, RawValue<'a>)>,
-    // Invariant: has the bit of every key's length. Most keys that are asked for are not there, nor any key of their length.
+    // Invariant: has the bit of every key's length. Most requested keys are absent, and so is any key of their length.
     lengths: u64,
 }
 
@@ -146,7 +146,7 @@ pub struct RawSpan<'a> {
     pub links: Vec<RawLink>,
     /// How many attributes the SDK dropped.
     pub dropped_attributes: u32,
-    /// Whether its parent is of another process; `None`: not said.
+    /// Whether its parent is in another process; `None`: not sent.
     pub remote_parent: Option<bool>,
 }
 

@@ -1,9 +1,9 @@
-//! How our own scores are sent to others: as the log record that the conventions have for a score.
+//! How agentgauge's scores are sent to others: as the log record that the conventions define for a score.
 
 use super::evaluation;
 use crate::judging::Score;
 
-/// The scope of what we send. Log records that come in under it are our own and are not read again.
+/// The scope of everything that agentgauge sends. Log records that arrive under it are its own and are not read again.
 pub const OWN_SCOPE: &str = "agentgauge";
 
 /// The event name of the log record of a score.
@@ -18,7 +18,7 @@ pub enum ScoreValue {
     Number(f64),
 }
 
-/// The attributes of the record of a score, in order; what is not known is left out.
+/// The attributes of the record of a score, in order; unknown values are left out.
 pub fn score_attributes(score: &Score) -> Vec<(&'static str, ScoreValue)> {
     let text = |text: &str| {
         Some(text).filter(|text| !text.is_empty()).map(|text| ScoreValue::Text(text.to_owned()))

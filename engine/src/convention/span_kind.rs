@@ -1,6 +1,7 @@
-//! Libraries that tell what a span is by `gen_ai.span.kind`, with the values of OpenInference: Dify, Alibaba's LoongSuite, traceAI.
+//! Libraries that send a span's kind as `gen_ai.span.kind`, with the values of OpenInference: Dify, Alibaba's LoongSuite, traceAI.
 //!
-//! Dify sends nothing else that tells a tool from a step. Beside it are the names of the GenAI conventions and of OpenInference.
+//! Dify sends nothing else that separates a tool from a step. Beside it are the names of the GenAI conventions and of
+//! OpenInference.
 
 use super::draft::lower;
 use super::lines::{Concept, line};

@@ -1,8 +1,8 @@
 //! Spring AI, by Micrometer's observations.
 //!
-//! `gen_ai.operation.name` is `framework` on all but model spans, and `spring.ai.kind` tells what those are. Prompts and answers are on no
-//! span. Where a model asks for tools, the usage of each further call in the same run contains in Spring AI 1 that of the calls before it, which no
-//! attribute tells apart from calls that a program makes one after another: tokens are read as they are.
+//! `gen_ai.operation.name` is `framework` on all but model spans, and `spring.ai.kind` is the kind of those. Prompts and answers
+//! are on no span. If a model requests tools, the usage of each further call in the same run contains in Spring AI 1 that of the
+//! earlier calls, and no attribute separates these from calls that a program makes one after another: tokens are read as sent.
 
 use super::Convention;
 use super::lines::{Concept, line};

@@ -1,9 +1,9 @@
-//! Stamps in a tool's result: the id of its call, ids of requests, their times, and how long they took. They differ each time, and tell of
-//! no progress.
+//! Stamps in a tool's result: the id of its call, ids of requests, their times, and how long they took. They differ each time, and
+//! do not mean progress.
 //!
-//! They are known by their keys, and in texts by a word before a number with a fraction and a unit (`3 failed in 0.12s`). What may be
-//! progress is kept: other numbers, dates and ids, all of a result that says of something that it is still running, and of a result that
-//! has nothing else. The id of the call is left out of these, too: it is no part of what was answered.
+//! They are recognised by their keys, and in texts by a word before a number with a fraction and a unit (`3 failed in 0.12s`).
+//! Whatever may be progress is kept: other numbers, dates and ids, everything in a result that reports something as still running,
+//! and everything in a result without other content. The id of the call is removed even there, as it is not part of the answer.
 
 use std::borrow::Cow;
 
@@ -32,7 +32,7 @@ fn has_stamps(value: &Json<'_>) -> bool {
     own || values(value).any(has_stamps)
 }
 
-/// Whether a result tells a state in which something is yet to come: its times may be what moves on.
+/// Whether a result reports a state in which something is still to come: its times may be the progress.
 fn is_running(value: &Json<'_>) -> bool {
     let is_state = |(key, value): (&str, &Json<'_>)| {
         let state = value.as_str().filter(|_| STATES.iter().any(|state| is_named(key, state)));
@@ -42,12 +42,12 @@ fn is_running(value: &Json<'_>) -> bool {
     own || values(value).any(is_running)
 }
 
-/// Whether there is anything beside stamps.
+/// Whether there is anything but stamps.
 fn says_more(value: &Json<'_>) -> bool {
     let Some(map) = value.as_object() else {
         return values(value).next().is_none() || values(value).any(says_more);
     };
-    // What MCP puts around a text says nothing.
+    // MCP's fields around a text have no content.
     let is_said = |key: &str| key != "type" && key != "isError";
     let more = |(key, value): (&str, &Json<'_>)| {
         is_said(key) && !is_stamp((key, value)) && says_more(value)
@@ -80,7 +80,7 @@ fn is_call_id((key, value): (&str, &Json<'_>)) -> bool {
     value.is_scalar() && CALL_IDS.iter().any(|id| is_named(key, id))
 }
 
-/// Whether a key begins like one of a stamp, which most do not.
+/// Whether a key begins like that of a stamp; most do not.
 fn may_be_stamp(key: &str) -> bool {
     // In lower case, and `_` as 0x7f.
     let first = key.as_bytes().first_chunk().map(|first: &[u8; 2]| first.map(|byte| byte | 0x20));
@@ -111,14 +111,14 @@ fn is_named(name: &str, letters_of: &str) -> bool {
     letters(name).eq(letters_of.bytes())
 }
 
-/// Whether a key has this word first: `took_ms`, `elapsedTime`; not `durations`, `tooken`.
+/// Whether a key begins with this word: `took_ms`, `elapsedTime`; not `durations`, `tooken`.
 fn begins(key: &str, word: &str) -> bool {
     let start = key.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
     let rest = start.get(..word.len()).filter(|start| start.eq_ignore_ascii_case(word));
     rest.is_some() && !start.as_bytes().get(word.len()).is_some_and(u8::is_ascii_lowercase)
 }
 
-/// Takes measured durations out of all texts.
+/// Removes measured durations from all texts.
 fn without_measures(value: &mut Json<'_>) {
     match value {
         Json::Text(text) => {
@@ -204,7 +204,7 @@ const MEASURES: [&str; 4] = ["took", "elapsed", "duration", "latency"];
 /// Keys of states.
 const STATES: [&str; 4] = ["status", "state", "phase", "stage"];
 
-/// States in which something is yet to come.
+/// States in which something is still to come.
 const RUNNING: [&str; 14] = [
     "running",
     "pending",
@@ -239,7 +239,7 @@ const UNITS: [&[u8]; 10] = [
 /// Words before a measured duration.
 const WORDS: [&[u8]; 5] = [b"in", b"took", b"time", b"elapsed", b"duration"];
 
-/// The longest number or word that is looked at.
+/// The longest number or word that is considered.
 const LONGEST: usize = 16;
 
 #[cfg(test)]

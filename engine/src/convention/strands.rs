@@ -9,7 +9,7 @@ use super::raw::{RawSpan, RawValue};
 use super::{Convention, Trigger, text};
 use crate::span::Operation;
 
-/// What became of a node of a graph or a swarm.
+/// The result of a node of a graph or a swarm.
 const NODE_STATUS: &str = "gen_ai.agent.status";
 
 pub(super) const CONVENTION: Convention = Convention {

@@ -9,12 +9,12 @@ use super::raw::RawValue;
 use super::{arguments, messages};
 use crate::span::{Arguments, Text};
 
-/// Canonical arguments, with their text if that is to be kept; `None` if the value is empty or does not tell them.
+/// Canonical arguments, with their text if that is to be kept; `None` if the value is empty or unusable.
 pub(super) fn arguments(value: &RawValue<'_>, keep_text: bool) -> Option<Arguments> {
     present(value).then(|| arguments::canonical(value, keep_text)).flatten()
 }
 
-/// The hash of a result; `None` if the value is empty or does not tell it.
+/// The hash of a result; `None` if the value is empty or unusable.
 pub(super) fn result(value: &RawValue<'_>) -> Option<u64> {
     present(value).then(|| arguments::result_hash(value)).flatten()
 }

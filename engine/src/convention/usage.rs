@@ -1,7 +1,7 @@
 //! Usage objects: the tokens of a model call in JSON, in the shapes that providers and libraries write.
 //!
-//! Most count cached tokens as a part of the input and tell how many those are in an object of details. Anthropic counts them beside the
-//! input; they are added here, as a call's input contains them.
+//! Most count cached tokens as a part of the input and have their number in an object of details. Anthropic counts them beside the
+//! input; they are added here, as a call's input includes them.
 
 use super::json::Json;
 use crate::span::Tokens;
@@ -28,7 +28,7 @@ const EPHEMERAL: [&str; 2] = ["ephemeral_5m_input_tokens", "ephemeral_1h_input_t
 /// Anthropic's tokens beside the input: read from a cache, and put into one.
 const BESIDE: [&str; 2] = ["cache_read_input_tokens", "cache_creation_input_tokens"];
 
-/// The tokens that a usage object tells.
+/// The tokens in a usage object.
 pub(super) fn tokens(usage: &Json<'_>) -> Tokens {
     let first = |from: &Json<'_>, keys: &[&str]| keys.iter().find_map(|key| count(from, key));
     let details = DETAILS.iter().filter_map(|key| usage.get(key));
@@ -54,7 +54,7 @@ pub(super) fn tokens(usage: &Json<'_>) -> Tokens {
     Tokens { input, cached, cache_written, output: output(usage, input) }
 }
 
-/// The tokens written; thoughts are added if the total shows that they are no part of the others.
+/// The output tokens; thoughts are added if the total shows that they are not included.
 fn output(usage: &Json<'_>, input: Option<u64>) -> Option<u64> {
     let output = OUTPUT.iter().find_map(|key| count(usage, key))?;
     let thoughts = count(usage, "thoughtsTokens").unwrap_or(0);

@@ -72,10 +72,10 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     }
 }
 
-/// What a provider tells beside its answer, as JSON.
+/// The provider's own data beside its response, as JSON.
 const METADATA: &str = "ai.response.providerMetadata";
 
-/// The tokens of a call by what Anthropic tells: its usage object or, in version 4, only what the input tokens do not contain.
+/// The tokens of a call by Anthropic's data: its usage object or, in version 4, only the tokens that the input count excludes.
 fn by_anthropic(anthropic: &Json<'_>, draft: &Draft<'_>) -> Tokens {
     if let Some(usage) = anthropic.get("usage").filter(|usage| usage.as_object().is_some()) {
         return usage::tokens(usage);

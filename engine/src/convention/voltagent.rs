@@ -1,8 +1,8 @@
 //! VoltAgent's own spans, with bare attribute names.
 //!
-//! `span.type` tells what a span is; spans without it are runs of agents or workflows, as `entity.type` tells. Below a sub-agent
-//! `entity.name` is still that of the agent that called it. One model span is around all steps of a run, and its `llm.usage.*` are those
-//! of the last step alone; what all of them used is on the agent's span.
+//! `span.type` is the kind of a span; spans without it are runs of agents or workflows, according to `entity.type`. Below a
+//! sub-agent, `entity.name` is still that of the calling agent. One model span is around all steps of a run, and its `llm.usage.*`
+//! are those of the last step alone; the total is on the agent's span.
 
 use super::draft::{Draft, name};
 use super::lines::{Concept, line};

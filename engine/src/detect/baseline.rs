@@ -21,25 +21,25 @@ pub(super) struct Baseline {
     // How many values are of another session than the one before them.
     changes: After,
     decayed: Timestamp,
-    // Values that were not handed on from the version before.
+    // Values that were not inherited from the version before.
     own: u64,
     // Whether it once had enough values.
     established: bool,
 }
 
-/// Values that the baseline has not taken yet: it takes them while there is no evidence of a change.
+/// Values that the baseline has not learned yet: it learns them while there is no evidence of a change.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Pending {
     pub(super) all: ValueSum,
     after: [ValueSum; CELLS],
     changes: ValueSum,
-    // Those of hours that are usually bad: they are not learnt.
+    // Those of hours that are usually bad: they are not learned.
     bad_hours: ValueSum,
     // Those that the version before left.
     handed_on: u64,
 }
 
-/// Where a value stands among those before it.
+/// The position of a value among those before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SequencePosition {
     /// The cell; `None`: nothing failed lately.
@@ -90,8 +90,8 @@ impl ValueSum {
 }
 
 impl Baseline {
-    /// The usual level, in `[0,1]`; with little past, near the level of the objective, unless the past is worse than that: it was accepted,
-    /// and an objective that the agent does not meet says nothing of it.
+    /// The usual level, in `[0,1]`; with little past it is near the objective's level, unless the past is worse: such a past was
+    /// accepted, and an objective that the agent does not meet says nothing about it.
     pub(super) fn level(&self, objective: f64) -> f64 {
         let own = if self.count > 0.0 { self.sum / self.count } else { objective };
         ((self.sum + PRIOR * own.max(objective)) / (self.count + PRIOR)).clamp(0.0, 1.0)
@@ -103,8 +103,8 @@ impl Baseline {
         (level * (1.0 - level) / (self.count + PRIOR)).sqrt()
     }
 
-    /// The level of values in the cell of the next one, less its standard error; without such values, what is expected of
-    /// failures that have one cause.
+    /// The level of values in the cell of the next one, less its standard error; without such values, the level that is expected of
+    /// failures with one cause.
     pub(super) fn level_after(&self, cell: Option<usize>, level: f64, pending: &Pending) -> f64 {
         let Some(cell) = cell.map(|cell| cell.min(CELLS - 1)) else { return level };
         let (first, least) = match cell {
@@ -115,22 +115,22 @@ impl Baseline {
         let least = level.max(least);
         let mut follow = Follow { mean: least, count: PRIOR_AFTER };
         for after in &self.after[first..=cell] {
-            // By chance alone a session seldom fails often: those that do are others than those that fail once.
+            // By chance alone a session seldom fails often: sessions that do so differ from those that fail once.
             follow =
                 after.above(if first == WITHIN { follow.mean.max(least) } else { follow.mean });
         }
         follow.surely()
     }
 
-    /// The level of the next value of a session that has failed for long: the longer it has, the less it says of the agent if it does so
-    /// again. 0 for one that has not.
+    /// The level of the next value of a session that has failed for long: the longer it has, the less another failure says about
+    /// the agent. 0 for other sessions.
     pub(super) fn level_of_long(&self, failed: usize, pending: &Pending) -> f64 {
         if failed < LONG {
             return 0.0;
         }
         let failed = failed as f64;
         let own = (failed + PRIOR_AFTER * FOLLOWS_WITHIN) / (failed + PRIOR_AFTER);
-        // It follows itself, which says nothing of the others.
+        // It follows itself, which says nothing about the others.
         let changes = self.changes_with(pending);
         let others = (changes.count - failed).max(ENOUGH);
         between(own, (changes.sum / others).min(1.0))
@@ -158,7 +158,7 @@ impl Baseline {
         self.own >= OWN_ENOUGH
     }
 
-    /// The first of the bets on a rise: of a past of few values, the level is not known as well as the smallest bet needs it.
+    /// The first of the bets on a rise: with few values in the past, the level is not known well enough for the smallest bet.
     pub(super) fn first_bet(&self) -> usize {
         usize::from(self.count < WELL_KNOWN)
     }
@@ -168,7 +168,7 @@ impl Baseline {
         Self { own: 0, ..self }
     }
 
-    /// Takes how the pending values follow each other, after its own have aged to this moment.
+    /// Learns how the pending values follow each other, after ageing what it knows to this moment.
     pub(super) fn take_order(&mut self, pending: &mut Pending, at: Timestamp, memory: f64) {
         self.age(at, memory);
         for (after, tally) in self.after.iter_mut().zip(std::mem::take(&mut pending.after)) {
@@ -177,7 +177,7 @@ impl Baseline {
         self.changes.add(std::mem::take(&mut pending.changes));
     }
 
-    /// Takes the pending values.
+    /// Learns the pending values.
     pub(super) fn take_values(&mut self, pending: &mut Pending) {
         let all = std::mem::take(&mut pending.all).minus(std::mem::take(&mut pending.bad_hours));
         let handed_on = std::mem::take(&mut pending.handed_on);
@@ -215,8 +215,8 @@ impl Baseline {
     }
 }
 
-/// How often a failure is followed by another of its session, if that is so often where sessions alternate: there a session that fails
-/// alone says little of the agent; where one session is all there is, it says everything.
+/// How often a failure is followed by another of its session, if that was measured where sessions alternate: there, a session that
+/// fails alone says little about the agent; if there is only one session, it says everything.
 fn between(alternating: f64, alternation: f64) -> f64 {
     FOLLOWS + (alternating - FOLLOWS) * alternation
 }
@@ -252,12 +252,12 @@ impl Pending {
         Self { handed_on: self.all.count, ..self }
     }
 
-    /// How many values there are whose order is not learnt yet.
+    /// The number of values whose order is not learned yet.
     pub(super) fn new_order(&self) -> u64 {
         self.changes.count
     }
 
-    /// How many of the values whose order is not learnt yet come after another failure of their own session.
+    /// The number of values, among those whose order is not learned yet, that come after another failure of their session.
     pub(super) fn within(&self) -> u64 {
         self.after[WITHIN..].iter().map(|tally| tally.count).sum()
     }
@@ -279,7 +279,7 @@ impl Pending {
         self.after = Default::default();
     }
 
-    /// Adds a value that is not learnt.
+    /// Adds a value that is not learned.
     pub(super) fn add_apart(&mut self, value: f64) {
         self.all.add(value);
         self.bad_hours.add(value);
@@ -332,22 +332,22 @@ const WELL_KNOWN: f64 = 1_000.0;
 /// Values of its own, not handed on, of a past that is enough to compare with.
 const OWN_ENOUGH: u64 = 100;
 
-/// Values at the level of the objective, or of the past if that is worse, that are added to a past.
+/// Number of values at the objective's level, or that of the past if that is worse, that are added to a past.
 const PRIOR: f64 = 10.0;
 
-/// How fast cells age, relative to the level: they have fewer values.
+/// How fast cells age, relative to the level; they have fewer values.
 const ORDER_AGES: f64 = 0.125;
 
 /// Values that are added to each cell: at the usual level, or after a run, of all sessions or of one, at the level of the cell before.
 const PRIOR_AFTER: f64 = 10.0;
 
-/// How often a first failure is followed by another, as assumed beforehand.
+/// Prior share of first failures that are followed by another.
 const FOLLOWS: f64 = 0.3;
 
-/// How often a failure is followed by another of its session, as assumed beforehand where sessions alternate.
+/// Prior share of failures that are followed by another of their session, if sessions alternate.
 const FOLLOWS_WITHIN: f64 = 0.9;
 
-/// Failures of a session in a row that tell more of it than other sessions do.
+/// Number of failures of a session in a row after which it says more about itself than other sessions do.
 const LONG: usize = 8;
 
 /// Days that pass before the past ages.

@@ -1,4 +1,4 @@
-//! The time that evidence is seeded with.
+//! The time with which evidence is seeded.
 //!
 //! Each value may begin a change, and spends some of the time that has passed on that. Nothing spends time that has not
 //! passed, so the mean time to a false alarm is at least its threshold at any rate of values, however unsteady. The time
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::span::Timestamp;
 
-/// The time of one stream that it has not spent, in days.
+/// The unspent time of one stream, in days.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Budget {
     last: Option<Timestamp>,
@@ -32,7 +32,7 @@ impl Budget {
         seed
     }
 
-    /// Takes the time that is not spent, for the next version of the agent.
+    /// Takes the unspent time, for the next version of the agent.
     pub(super) fn take(&mut self) -> Self {
         let unspent = Self { last: None, ..*self };
         (self.pool, self.saved) = (0.0, 0.0);
@@ -51,5 +51,5 @@ const SPREAD: u32 = 64;
 /// Part of the time that is saved for the next version.
 const SAVED: f64 = 0.25;
 
-/// Days between two values that count, at most.
+/// Most days between two values that count.
 const LONGEST_GAP: f64 = 1.0;

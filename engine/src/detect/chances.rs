@@ -1,4 +1,4 @@
-//! What is usually predicted of runs, and what a prediction says of a rise of the rate at which they fail.
+//! The usual predictions for runs, and what a prediction says about a rise of the failure rate.
 //!
 //! ```text
 //! c_r = r c / (1 - c + r c)       the chance c, if the odds of failing were r times as high for every run
@@ -7,7 +7,7 @@
 //!
 //! A bet on `x/m` pays at most 1 on average while the mean of `c` is at most `p`, whatever the distribution of chances: `c_r` is
 //! concave in `c` for `r >= 1`, so its mean is at most `p_r` (Jensen). If chances are right and failed runs keep looking as they
-//! do, it is the likelihood ratio of the higher rate against the usual one: nothing tells more of a run without a known outcome.
+//! do, it is the likelihood ratio of the higher rate against the usual one: nothing says more about a run without a known outcome.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,20 +15,20 @@ use super::budget::{Budget, days};
 use super::evidence::{Evidence, Ratios};
 use crate::span::Timestamp;
 
-/// What a stream of outcomes holds of the chances of runs without one.
+/// The state that a stream of outcomes keeps about the predicted probabilities of runs without one.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Predicted {
     pub(super) usual: Chances,
     pub(super) pending: Moments,
-    /// Evidence of outcomes alone against the usual level: runs may change without more of them failing.
+    /// Evidence from outcomes alone against the usual level: runs may change without failing more often.
     pub(super) told: Evidence,
-    /// The time between outcomes that is not spent.
+    /// The unspent time between outcomes.
     pub(super) budget: Budget,
-    /// When the first of the chances came that evidence holds, by the same model as those that are usual; an outcome replaces no other.
+    /// Since when evidence includes probabilities from the model that produced the usual ones; an outcome replaces no earlier one.
     pub(super) counted_since: Option<Timestamp>,
 }
 
-/// The usual chances; the older ones count less.
+/// The usual probabilities; older ones count less.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Chances {
     held: Moments,
@@ -44,8 +44,8 @@ pub(super) struct Moments {
 }
 
 impl Predicted {
-    /// What the next version of the agent begins with: the usual chances, and, while nothing is decided, half of the evidence and all of
-    /// the time.
+    /// The start for the next version of the agent: the usual probabilities and, while nothing is decided, half of the evidence and
+    /// all of the time.
     pub(super) fn handed_on(&mut self, undecided: bool) -> Self {
         let usual = self.usual;
         if !undecided {
@@ -65,7 +65,7 @@ impl Moments {
 }
 
 impl Chances {
-    /// Takes the pending chances, after its own have aged to this moment.
+    /// Learns the pending probabilities, after ageing what it knows to this moment.
     pub(super) fn take(&mut self, pending: &mut Moments, at: Timestamp, memory: f64) {
         let Moments { count, sum, squares } = std::mem::take(pending);
         let passed = days(at.0.saturating_sub(self.aged.0));
@@ -100,7 +100,8 @@ impl Chances {
         Some(Ratios { usual: chance / usual, tolerated: tilt(chance, tolerated_odds) / tolerated })
     }
 
-    /// How much a chance speaks for failing less than at `odds` times the usual odds, as `(1 - x) / (1 - level)` does of a value.
+    /// How strongly a probability speaks for a failure rate below `odds` times the usual odds, as `(1 - x) / (1 - level)` does for
+    /// a value.
     pub(super) fn ratio_of_good(&self, chance: f64, odds: f64) -> f64 {
         let Moments { count, sum, .. } = self.held;
         let usual = if count > 0.0 { sum / count } else { chance };
@@ -108,7 +109,7 @@ impl Chances {
     }
 }
 
-/// The chance that has `odds` times the odds of this one.
+/// The probability with `odds` times the odds of this one.
 fn tilt(chance: f64, odds: f64) -> f64 {
     odds * chance / (1.0 - chance + odds * chance)
 }

@@ -16,18 +16,18 @@ use crate::span::Timestamp;
 
 /// The detector of one stream of an agent version: it watches for a rise of the level, which is bad.
 ///
-/// Its state does not depend on [`DropLimits`], but for its decisions: evidence is in days, and limits are given with each value.
-/// It is serialised without a loss.
+/// Apart from its decisions, its state does not depend on [`DropLimits`]: evidence is in days, and limits are passed with each value.
+/// Serialisation is lossless.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Detector {
-    // By the values alone; a drop that comes back is critical for longer.
+    // By the values alone; a recurring drop stays critical for longer.
     severity: Severity,
     budget: Budget,
     baseline: Baseline,
     pending: Pending,
     recent: Recent,
-    // Made anew only when the baseline changes.
+    // Recomputed only when the baseline changes.
     nulls: Option<Nulls>,
     /// Evidence against the usual level.
     changed: Evidence,
@@ -36,10 +36,10 @@ pub struct Detector {
     starts: Starts,
     recovery: Recovery,
     incident: Option<Incident>,
-    // Only of a drop that left critical not long ago.
+    // Only for a drop that left critical not long ago.
     #[serde(skip_serializing_if = "Option::is_none")]
     over: Option<Box<Recurrence<Incident>>>,
-    // Only of a stream that had a drop.
+    // Only for a stream that had a drop.
     #[serde(skip_serializing_if = "Option::is_none")]
     hours: Option<Box<Hours>>,
     // Only for a stream of outcomes that has predictions.
@@ -55,12 +55,12 @@ pub struct Observation {
     session: InSession,
 }
 
-/// Where a value stands in its session.
+/// The position of a value in its session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InSession {
-    /// How many values of the session before it were bad, without a good one between.
+    /// How many earlier values of the session were bad, since its last good one.
     pub failed: usize,
-    /// Whether the value before it, of whatever session, is of another one.
+    /// Whether the previous value, of whatever session, belongs to another session.
     pub is_change: bool,
 }
 
@@ -69,13 +69,13 @@ pub struct InSession {
 enum Kind {
     /// A verdict, or a measure.
     Plain,
-    /// The chance that a run without a known outcome failed.
+    /// The probability that a run without a known outcome failed.
     Chance,
-    /// The outcome of a run, and what was known of the run before.
+    /// The outcome of a run, and the earlier probability for the run.
     Outcome(Option<EarlierChance>),
 }
 
-/// The chance that a run failed, which its outcome replaces as far as evidence holds it.
+/// The probability that a run failed; the outcome replaces it, as far as evidence contains it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EarlierChance {
     /// The chance, in `[0,1]`.
@@ -91,9 +91,9 @@ pub enum Severity {
     /// As usual.
     #[default]
     Quiet,
-    /// There was a drop; much evidence says that it is over, and more is needed.
+    /// After a drop: much evidence says that it is over, and more is needed.
     Recovering,
-    /// There is some evidence of a drop; chance alone makes warnings ten times as often as pages.
+    /// Some evidence of a drop; chance alone causes ten times as many warnings as pages.
     Warning,
     /// A drop.
     Critical,
@@ -120,14 +120,14 @@ pub struct DropState {
     pub usual: f64,
     /// Evidence of a drop, divided by that of a page: 1 or more is a page.
     pub evidence: f64,
-    /// The drop, or what may be one; `None` while the stream is quiet, and for a warning that fades.
+    /// The drop, or a possible one; `None` while the stream is quiet, and for a warning that fades.
     pub drop: Option<DropFound>,
 }
 
-/// A drop, or what may be one.
+/// A drop, or a possible one.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct DropFound {
-    /// When its first value came, as far as can be told.
+    /// When its first value arrived, as estimated.
     pub since: Timestamp,
     /// The level before, in `[0,1]`.
     pub from: f64,
@@ -155,8 +155,8 @@ struct Incident {
     paged: Timestamp,
     from: f64,
     values: ValueSum,
-    /// How many of the values only repeat what their session told before: all such, where each value is of another session than the one
-    /// before, and none where one session is all there is.
+    /// How many values merely repeat an earlier failure of their session: all such values if sessions alternate, none if there is
+    /// only one session.
     repeats: f64,
     one_session: OneSession,
     confidence: f64,
@@ -165,8 +165,8 @@ struct Incident {
     trust: f64,
 }
 
-/// Whether a drop is of one session that fails to its end, as far as its values since the page say: no other session fails, and nothing of that
-/// one is good again. An outage that ends within a session, or goes on in the next one, is none.
+/// Whether a drop is of one session that fails to its end, judging by its values since the page: no other session fails, and no
+/// later value of this session is good. An outage that ends within a session, or continues in the next one, does not count.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 struct OneSession {
     /// By all values so far.
@@ -188,12 +188,12 @@ struct Counted {
     winnable: Winnable,
     /// The first of the bets that it spends time on.
     first_bet: usize,
-    /// Whether the hour is usually worse than is tolerated: what is usual at others is not learnt from its values.
+    /// Whether the hour is usually worse than is tolerated: its values do not change what is usual at other hours.
     is_bad_hour: bool,
     kind: CountedKind,
 }
 
-/// Which bets can win: those on more than the greatest value there is cannot, and no time is spent on them.
+/// Which bets can win: bets on more than the greatest possible value cannot, and no time is spent on them.
 #[derive(Clone, Copy)]
 struct Winnable {
     usual: bool,
@@ -223,18 +223,19 @@ impl Observation {
         Self { value: f64::from(u8::from(failed)), kind: Kind::Plain, session }
     }
 
-    /// The chance that a run without a known outcome failed, in `[0,1]`; `None` for any other number, and for NaN. It belongs in a
-    /// stream of [outcomes](Self::outcome).
+    /// The probability that a run without a known outcome failed, in `[0,1]`; `None` for any other number, and for NaN. It belongs
+    /// in a stream of [outcomes](Self::outcome).
     pub fn chance(chance: f64) -> Option<Self> {
         Some(Self { kind: Kind::Chance, ..Self::level(chance)? })
     }
 
-    /// The outcome of a run, in a stream that has chances of other runs; `earlier` is the run's own, if the run was done before.
+    /// The outcome of a run, in a stream that has probabilities for other runs; `earlier` is the run's own, if the run was done
+    /// before.
     pub fn outcome(failed: bool, earlier: Option<EarlierChance>) -> Self {
         Self { kind: Kind::Outcome(earlier), ..Self::verdict(failed) }
     }
 
-    /// The same value, of a session that has more of them; otherwise each value is of a session of its own.
+    /// The same value, in a session with several values; otherwise each value is of a session of its own.
     pub fn within(self, session: InSession) -> Self {
         Self { session, ..self }
     }
@@ -271,7 +272,7 @@ impl Detector {
         if self.returned().is_some() { Severity::Critical } else { self.severity }
     }
 
-    /// Whether there is some evidence of a drop: at least a tenth of what a warning takes.
+    /// Whether there is some evidence of a drop: at least a tenth of the evidence for a warning.
     pub fn has_evidence(&self, limits: &DropLimits) -> bool {
         self.days() >= limits.page * WARN * WARN
     }
@@ -281,7 +282,7 @@ impl Detector {
         self.severity() == Severity::Quiet && self.starts.are_none()
     }
 
-    /// Forgets what chances are usual, as another model makes them; they do not count until that is learnt anew.
+    /// Forgets which probabilities are usual, as another model produces them; they do not count until that is learned again.
     pub fn forget_predictions(&mut self) {
         if let Some(predicted) = &mut self.predicted {
             (predicted.usual, predicted.pending) = Default::default();
@@ -342,9 +343,9 @@ impl Detector {
         (self.nulls, self.predicted) = (None, None);
     }
 
-    /// The detector of the next version of the agent, which is compared with the past of this one. It gets the time that this one has
-    /// not spent on false alarms, so that a version that is worse from its first trace on is found soonest, and, unless this one is in
-    /// a drop, half of the evidence for one: versions may come and go faster than a drop is found, and this one may go on.
+    /// The detector of the next version of the agent, which is compared with the past of this one. It gets the time that this one
+    /// has not spent on false alarms, so that a version that is worse from its first trace on is found soonest, and, unless this
+    /// one is in a drop, half of its evidence: versions may change faster than a drop is found, and this one may continue.
     pub fn successor(&mut self, limits: &DropLimits) -> Self {
         let mut next = Self {
             baseline: self.baseline.handed_on(),
@@ -370,8 +371,8 @@ impl Detector {
         next
     }
 
-    /// Takes over the evidence that an earlier version kept when it was replaced, of which nothing comes any more. Evidence of either grows
-    /// by no more than the time that it spends while nothing changed, and so does their sum.
+    /// Takes over the evidence that an earlier version kept when it was replaced, if that version is now silent. While nothing
+    /// changes, the evidence of either grows by no more than the time that it spends, and so does their sum.
     pub fn take_over(&mut self, earlier: &mut Self) {
         if self.incident.is_some() || earlier.incident.is_some() {
             return;
@@ -395,7 +396,7 @@ impl Detector {
         self.hours = None;
     }
 
-    /// Makes the level of these values the usual one. Without any, as only chances have come, the past stays.
+    /// Makes the level of these values the usual one. Without any, as only probabilities have arrived, the past stays.
     fn take_as_usual(&mut self, values: ValueSum, at: Timestamp) {
         if values.count > 0 {
             self.baseline = Baseline::accepted(values, at);
@@ -404,8 +405,8 @@ impl Detector {
         self.forget_predictions();
     }
 
-    /// Learns what is usual for a stream of outcomes and chances, while there is no past: unlike other streams, it is not compared
-    /// with the objective. Returns whether that is all there is to do with the value.
+    /// Learns what is usual for a stream of outcomes and probabilities, while there is no past: unlike other streams, it is not
+    /// compared with the objective. Returns whether nothing else has to be done with the value.
     fn learn_first(&mut self, at: Timestamp, value: Observation, limits: &DropLimits) -> bool {
         let predicted = self.predicted.get_or_insert_default();
         if self.baseline.is_established() {
@@ -423,8 +424,8 @@ impl Detector {
         true
     }
 
-    /// Where a value stands among those before it, which it joins. A session that failed tells of itself if it fails again, not of what
-    /// comes after it.
+    /// The position of a value among those before it, to which it is added. A session that failed says something about itself if it
+    /// fails again, not about what comes after it.
     fn place(&mut self, value: Observation, is_bad: bool) -> SequencePosition {
         let InSession { failed, is_change } = value.session;
         let cell = if failed > 0 { Some(cell_within(failed)) } else { self.recent.cell() };
@@ -434,7 +435,7 @@ impl Detector {
         SequencePosition { cell, is_change }
     }
 
-    /// The value to count; `None`: a chance, while it is not known what chances are usual.
+    /// The value to count; `None`: a probability, while it is not known which ones are usual.
     fn counted(
         &mut self,
         at: Timestamp,
@@ -498,7 +499,7 @@ impl Detector {
         since.is_some_and(|since| earlier.began >= since)
     }
 
-    /// What this hour was like on the days and in the weeks before, once there was a drop; the value is noted of it.
+    /// What this hour was like on earlier days and in earlier weeks, once there was a drop; notes the value for the hour.
     fn hour(&mut self, at: Timestamp, value: f64, usual: f64, limits: &DropLimits) -> Option<f64> {
         let tolerated = self.nulls.map_or(0.0, |nulls| nulls.tolerated);
         let own = self.incident.as_ref().filter(|_| self.severity == Severity::Critical);
@@ -515,7 +516,7 @@ impl Detector {
         Some(hours.level())
     }
 
-    /// Counts a value while there is no drop: collects evidence, and learns what is usual where there is none.
+    /// Counts a value while there is no drop: collects evidence, and learns what is usual while there is none.
     fn watch(&mut self, counted: &Counted, limits: &DropLimits) {
         self.weigh(counted, counted.seed, counted.seed);
         self.count(counted);
@@ -525,7 +526,7 @@ impl Detector {
         } else if self.severity == Severity::Quiet && days >= limits.page * WARN {
             self.severity = Severity::Warning;
         } else if self.severity == Severity::Warning && !self.has_evidence(limits) {
-            // The values of what was nearly a drop are not usual, but how its failures followed each other may be.
+            // The values of a near drop are not usual, but how its failures followed each other may be.
             self.severity = Severity::Quiet;
             self.forget_pending();
             self.starts = Starts::default();
@@ -598,7 +599,7 @@ impl Detector {
         }
     }
 
-    /// Follows a drop that is over, which may come back; `before` was the severity before this value.
+    /// Follows a drop that is over, which may recur; `before` was the severity before this value.
     fn follow(&mut self, before: Severity, at: Timestamp) {
         match (before, self.severity, self.incident) {
             (Severity::Critical, Severity::Recovering, Some(incident)) => {
@@ -613,7 +614,7 @@ impl Detector {
         }
     }
 
-    /// The drop that came back, while it counts as going on.
+    /// The drop that recurred, while it counts as continuing.
     fn returned(&self) -> Option<&Incident> {
         self.over.as_deref().filter(|over| over.goes_on()).map(|over| &over.incident)
     }
@@ -640,7 +641,7 @@ impl Detector {
     fn weigh(&mut self, counted: &Counted, seed: f64, edge_seed: f64) {
         let (Ratios { usual, tolerated }, first) = (counted.ratios, counted.first_bet);
         let if_winnable = |winnable: bool, seed: f64| if winnable { seed } else { 0.0 };
-        // A relapse takes less evidence of outcomes alone as well.
+        // A relapse also needs less evidence from outcomes alone.
         let relapse = if seed > counted.seed { seed } else { 0.0 };
         let seed = if_winnable(counted.winnable.usual, seed);
         let edge_seed = if_winnable(counted.winnable.tolerated, edge_seed);
@@ -657,7 +658,7 @@ impl Detector {
         }
     }
 
-    /// Counts a value among those that are usual if no drop comes of them.
+    /// Counts a value among those that are usual unless they turn out to be part of a drop.
     fn count(&mut self, counted: &Counted) {
         let mark = Mark { at: counted.at, before: self.pending.all };
         self.starts.observe(counted.ratios, mark, counted.first_bet);
@@ -677,7 +678,7 @@ impl Detector {
         }
     }
 
-    /// The evidence: days in which chance alone gets this far once, at least.
+    /// The evidence: the least mean number of days in which chance alone gets this far once.
     fn days(&self) -> f64 {
         let told = self.predicted.as_ref().map(|predicted| predicted.told.days() / TOLD);
         let days = self.changed.days().min(self.intolerable.days() / EDGE);
@@ -712,8 +713,8 @@ impl Detector {
         self.recovery = Recovery::default();
     }
 
-    /// Learns from the pending values: how failures follow each other and, unless the level may have risen, what is usual. The chances
-    /// of a new model do not count before they are known, and do not wait.
+    /// Learns from the pending values: how failures follow each other and, unless the level may have risen, what is usual. The
+    /// probabilities of a new model do not count before they are known, and do not wait.
     fn learn(&mut self, at: Timestamp, limits: &DropLimits) {
         self.baseline.take_order(&mut self.pending, at, limits.memory);
         let as_usual = self.starts.allow_learning(at, limits.memory * WAITS);
@@ -730,7 +731,7 @@ impl Detector {
         self.nulls = Some(Nulls::of(&self.baseline, limits));
     }
 
-    /// Forgets the values that were not learnt yet, but for how they followed each other.
+    /// Forgets the values that were not learned yet, but not how they followed each other.
     fn forget_pending(&mut self) {
         self.pending.forget_values();
         self.predicted.iter_mut().for_each(|predicted| predicted.pending = Default::default());
@@ -787,12 +788,12 @@ impl Incident {
 }
 
 impl OneSession {
-    /// After so many values that came after another failure of their session.
+    /// After this many values that came after another failure of their session.
     fn after(within: u64) -> Self {
         Self { so_far: true, until_good: true, within }
     }
 
-    /// Takes the next value; `begins`: the good values at the end of the drop begin with it, as far as is known.
+    /// Adds the next value; `begins`: the good values at the end of the drop begin with it, as far as is known.
     fn observe(&mut self, place: SequencePosition, is_bad: bool, begins: bool) {
         self.so_far &= place.is_within() == is_bad;
         self.within += u64::from(place.is_within());
@@ -801,13 +802,13 @@ impl OneSession {
         }
     }
 
-    /// How many values only repeat what the one session told; `None`: there is no such.
+    /// How many values merely repeat a failure of the one session; `None`: there is no such session.
     fn repeats(self) -> Option<f64> {
         self.until_good.then_some(self.within as f64)
     }
 }
 
-/// The mean of values; the level before if there are none, as only chances have come since.
+/// The mean of values; the level before if there are none, as only probabilities have arrived since.
 fn level_of(values: ValueSum, before: f64) -> f64 {
     if values.count == 0 { before } else { values.mean() }
 }
@@ -843,7 +844,7 @@ impl Nulls {
         Winnable { usual: self.usual < 1.0, tolerated: self.tolerated < 1.0 }
     }
 
-    /// The greatest means for a value if such values usually have this level after values like those before it.
+    /// The greatest means for a value whose cell has this level.
     fn after(self, level: f64, limits: &DropLimits) -> Self {
         Self {
             usual: self.usual.max(level),
@@ -858,8 +859,8 @@ impl DropLimits {
         (level + self.tolerance).max(self.times_worse(level))
     }
 
-    /// The level at which so many times as many fail, or as few succeed, whichever is less; ranks do neither. It leaves room for a rise
-    /// over a level near 1.
+    /// The level at which so many times as many fail, or as few succeed, whichever is less; ranks do neither. It leaves room for a
+    /// rise over a level near 1.
     fn times_worse(&self, level: f64) -> f64 {
         let (fail, succeed) = (level * self.ratio, 1.0 - (1.0 - level) / self.ratio);
         let worse = if self.least > 0.0 { fail } else { fail.min(succeed) };
@@ -867,42 +868,42 @@ impl DropLimits {
     }
 }
 
-/// Evidence of a warning, as a part of that of a page.
+/// Evidence for a warning, relative to that for a page.
 const WARN: f64 = 0.1;
 
-/// Evidence against the worst tolerated level that a page takes, as a part of that against the usual level.
+/// Evidence against the worst tolerated level that a page needs, relative to that against the usual level.
 const EDGE: f64 = 0.1;
 
-/// Evidence of outcomes alone that a page takes, as a part of that of outcomes and predictions together.
+/// Evidence from outcomes alone that a page needs, relative to that from outcomes and predictions together.
 const TOLD: f64 = 0.3;
 
-/// The part of the time to a page that a new version begins with, at most.
+/// Most of the time to a page with which a new version starts.
 const MOST_AT_ONCE: f64 = 0.01;
 
-/// Days in which chance alone has a relapse once, at least, while a drop recovers.
+/// The least mean number of days in which chance alone causes one relapse while a drop recovers.
 const RELAPSE: f64 = 2.5;
 
-/// Trust after a relapse, as a part of that before.
+/// Trust after a relapse, relative to that before.
 const TRUST_AGAIN: f64 = 0.1;
 
-/// Values of a drop up to which its failures may have one cause that comes again: how they followed each other is learnt, as it is of one
-/// session that failed to its end, however long that was. What fails for longer is an outage each time.
+/// Number of values of a drop up to which its failures may have one recurring cause: how they followed each other is learned, as it
+/// is for one session that failed to its end, however long that was. Whatever fails for longer is an outage each time.
 const BURST: f64 = 8.0;
 
 /// Pending values that are enough to be learnt.
 const LEARNT_TOGETHER: u64 = 16;
 
-/// How long values wait that may be of a rise, as a part of the time in which the past comes to count half.
+/// How long values that may belong to a rise wait, relative to the half-life of the past.
 const WAITS: f64 = 0.25;
 
-/// How long a drop goes on before what it is like at an hour says nothing of that hour of the day, or of the week.
+/// How long a drop lasts before it stops counting for the hour of the day, or of the week.
 const LONG: Duration = Duration::from_secs(43_200);
 const LONGER: Duration = Duration::from_secs(3 * 86_400);
 
 /// Standard errors of the usual level that are tolerated, where they are more than the tolerance.
 const ERRORS_TOLERATED: f64 = 3.0;
 
-/// Days between two drops of one stream, as assumed beforehand.
+/// Prior number of days between two drops of one stream.
 const BETWEEN_DROPS: f64 = 30.0;
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub(super) const WEIGHTS: [f64; COUNT] = [0.04, 0.11, 0.18, 0.23, 0.22, 0.22];
 
 const COUNT: usize = 6;
 
-/// The most evidence, so that it stays a finite number however long an outage lasts.
+/// The most evidence, so that it stays finite however long an outage lasts.
 const MOST: f64 = 1e100;
 
 /// Evidence of a change, by bet: sums over all moments at which it may have begun.
@@ -68,7 +68,7 @@ impl Evidence {
         self.observe(1.0, days, 0);
     }
 
-    /// Days in which chance alone gets this far once, at least, if nothing changed.
+    /// The least mean number of days in which chance alone gets this far once, if nothing changed.
     pub(super) fn days(&self) -> f64 {
         self.0.iter().sum()
     }
@@ -81,12 +81,12 @@ pub(super) struct Ratios {
     pub(super) tolerated: f64,
 }
 
-/// For each bet, the stretch of values up to the last one that speaks most for a change, by cumulative sums.
+/// For each bet, the stretch of values up to the last one that speaks most strongly for a change, by cumulative sums.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct Starts {
     capitals: [f64; COUNT],
     marks: [Mark; COUNT],
-    /// What the smallest bet has won on a rise over a level between the usual one and the worst that is tolerated, in the stretch that
+    /// What the smallest bet has won on a rise over a level between the usual one and the worst tolerated one, in the stretch that
     /// began then.
     risen: f64,
     risen_since: Timestamp,
@@ -131,8 +131,9 @@ impl Starts {
         self.risen = (self.risen * payout(BETS[first], between)).min(MOST);
     }
 
-    /// Whether the values so far may be learnt: no stretch speaks for a change, nor one of less than these days for half of one. A rise to
-    /// little more than is tolerated has many moments without evidence of it before it is found, and would be usual by then.
+    /// Whether the values so far may be learned: no stretch speaks for a change, and none shorter than `wait` days speaks for half
+    /// of one. A rise to little more than is tolerated has many moments without evidence before it is found, and would be usual by
+    /// then.
     pub(super) fn allow_learning(&self, at: Timestamp, wait: f64) -> bool {
         let waited = || days(at.0.saturating_sub(self.risen_since.0)) >= wait;
         self.are_none() && (self.risen <= 1.0 || waited())
@@ -143,7 +144,7 @@ impl Starts {
         self.capitals.iter().all(|capital| *capital <= 1.0)
     }
 
-    /// The mark of the stretch that speaks most for a change; `None` if none does.
+    /// The mark of the stretch that speaks most strongly for a change; `None` if none does.
     pub(super) fn best(&self) -> Option<Mark> {
         let mut best: Option<(f64, Mark)> = None;
         for (weight, (capital, mark)) in

@@ -1,5 +1,5 @@
-//! Hours of the day that are bad day after day, and hours of the week that are bad week after week: a batch at two in the morning that
-//! always fails in part is no drop each night, and neither is a weekend with other users.
+//! Hours of the day that are regularly bad, and hours of the week that are regularly bad: a batch at two in the morning that always
+//! fails in part is not a drop each night, and neither is a weekend with other users.
 //!
 //! ```text
 //! level of an hour = the mean of its values, or with those of the two hours before if that is more, each less its standard error
@@ -7,11 +7,11 @@
 //!         that had values: if it is more than is tolerated; of this hour, the one before and the one after, whichever was worst
 //! ```
 //!
-//! So what is bad at an hour is a drop three times, and then usual there and then; it changes nothing at other hours. Nothing is noted
-//! before there was a drop. Of a drop nothing is noted for the hours of the day after half a day or once it came back, nor for those of
-//! the week after three days. What is usual at an hour of the week, but not on nearly all days, says nothing of that hour on other days,
-//! unless it was worse than that: a batch that moves by two hours is learnt again within three days, though the weeks before have
-//! its old hours nearby.
+//! So whatever is bad at an hour is a drop three times, and then usual at that hour; other hours are unaffected. Nothing is noted
+//! before there was a drop. A drop is not noted for the hours of the day after half a day or once it recurred, nor for those of the
+//! week after three days. What is usual at an hour of the week, but not on nearly all days, says nothing about that hour on other
+//! days, unless it was worse than that: a batch that moves by two hours is learned again within three days, although its old hours
+//! are nearby in earlier weeks.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,17 +24,17 @@ pub(super) struct Hours {
     /// The levels of each hour of the day, the latest first, in steps of 1/255.
     days: [[u8; DAYS]; HOURS_OF_DAY],
     of_day: Values,
-    /// Likewise of each hour of the week.
+    /// Likewise for each hour of the week.
     weeks: Vec<[u8; WEEKS]>,
     of_week: Values,
-    /// The hour that goes on, since the epoch.
+    /// The current hour, since the epoch.
     hour: u64,
-    /// The level of the hour that goes on, by the days before and by the weeks before.
+    /// The level of the current hour, by the days before and by the weeks before.
     by_day: f64,
     by_week: f64,
 }
 
-/// The values of the hour that goes on and of those before it, the latest first.
+/// The values of the current hour and of those before it, the latest first.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 struct Values([ValueSum; TOGETHER]);
 
@@ -78,7 +78,7 @@ impl Hours {
         self.by_week = near(&self.weeks, hour);
     }
 
-    /// Notes a value of the hour that goes on.
+    /// Notes a value of the current hour.
     pub(super) fn note(&mut self, value: f64, noted: Noted) {
         for (values, noted) in
             [(&mut self.of_day, noted.of_day), (&mut self.of_week, noted.of_week)]
@@ -89,12 +89,12 @@ impl Hours {
         }
     }
 
-    /// The level of the hour that goes on, by the days and the weeks before.
+    /// The level of the current hour, by the days and the weeks before.
     pub(super) fn level(&self) -> f64 {
         self.by_day.max(self.by_week)
     }
 
-    /// Whether the hour that goes on is usually bad on nearly all days of the week.
+    /// Whether the current hour is usually bad on nearly all days of the week.
     fn is_daily(&self, tolerated: f64) -> bool {
         let days = (0..7).map(|day| self.hour + day * HOURS_OF_DAY as u64);
         days.filter(|hour| near(&self.weeks, *hour) > tolerated).count() >= NEARLY_ALL
@@ -134,9 +134,9 @@ fn level_of(values: ValueSum, usual: f64) -> f64 {
     mean - (mean * (1.0 - mean) / count).sqrt()
 }
 
-/// The level that is usual at an hour: that of this hour, the one before or the one after, whichever was worst, as the clock of what runs
-/// at an hour may change, and what runs may be early or late. What the hour before was like just now does not count: that may be a drop
-/// that goes on.
+/// The usual level at an hour: that of this hour, the one before or the one after, whichever was worst, as the clock of an hourly
+/// job may change, and the job may be early or late. The most recent level of the hour before does not count: that may be a drop in
+/// progress.
 fn near<const PERIODS: usize>(levels: &[[u8; PERIODS]], hour: u64) -> f64 {
     let of = |hour: u64| levels[place(hour, levels.len())];
     let mut before = of(hour + levels.len() as u64 - 1);
@@ -164,22 +164,22 @@ const HOUR: u64 = 3_600_000_000_000;
 const HOURS_OF_DAY: usize = 24;
 const HOURS_OF_WEEK: usize = 168;
 
-/// Days that each hour of the day is remembered of.
+/// Days that are remembered for each hour of the day.
 const DAYS: usize = 7;
 
-/// Weeks that each hour of the week is remembered of.
+/// Weeks that are remembered for each hour of the week.
 const WEEKS: usize = 5;
 
-/// How often an hour was bad, after which that is usual.
+/// Number of times an hour was bad after which that is usual.
 const OFTEN: usize = 3;
 
 /// Days of the week on which an hour is bad, if it is bad daily.
 const NEARLY_ALL: usize = 6;
 
-/// Hours whose values are taken together where one alone has too few to tell.
+/// Hours whose values are combined if one alone has too few.
 const TOGETHER: usize = 3;
 
-/// Values of an hour that say what it is like.
+/// Number of values of an hour that suffice for its level.
 const FEW: u64 = 4;
 
 /// Values at the usual level that are added to those of an hour.

@@ -44,14 +44,14 @@ pub struct DropLimits {
     pub(super) objective: f64,
     /// The least level that counts as usual.
     pub(super) least: f64,
-    /// Days in which the past comes to count half.
+    /// Half-life of the past, in days.
     pub(super) memory: f64,
     pub(super) accept_after: Option<Duration>,
 }
 
 impl DropOptions {
-    /// The limits of each of `streams` streams, which share the false pages evenly. They may change at any time: evidence is in
-    /// days, and is not lost by that.
+    /// The limits of each of `streams` streams, which share the false pages evenly. They may change at any time without losing
+    /// evidence, which is in days.
     pub fn limits(&self, streams: usize) -> DropLimits {
         self.limits_against(self.objective, streams)
     }
@@ -71,8 +71,8 @@ impl DropOptions {
         }
     }
 
-    /// The limits of a warning of ranks, which is one of `streams`. Ranks among traces of the past are 0.5 in the mean while nothing
-    /// changes, so less is not usual: after a time of light work the return to what was before is no rise.
+    /// The limits for warnings of ranks, for one of `streams` streams. Ranks among past traces have a mean of 0.5 while nothing
+    /// changes, so a lower level is not usual: after a time of light work, the return to the earlier level is no rise.
     pub fn limits_of_ranks(&self, streams: usize) -> DropLimits {
         DropLimits { least: 0.5, ..self.limits_against(0.5, streams) }
     }

@@ -1,4 +1,4 @@
-//! Evidence that a level is good again: the e-detector of a drop, the other way round.
+//! Evidence that a level is good again: the e-detector of a drop, reversed.
 //!
 //! ```text
 //! G(m) = sum of G_k     G_k <- (G_k + w_k b) (1 - f_k + f_k (1 - x) / (1 - m))     b: days that the value spends, 1/4000 at most
@@ -9,10 +9,10 @@
 //! quiet      if G(m2) >= 2.5                   m2 = sqrt(tolerated * m1)
 //! ```
 //!
-//! While values have a mean of `m` or more, `G(m)` reaches a number once in as many days, or in 4,000 times as many values if these take
-//! longer. So a drop that goes on stops being critical once in 90 days at most, whatever the rate; one that got better, but to `m1` only,
-//! once in six hours or in 1,000 values, whichever is rarer. Good values lower the level since the change, and so `m1`: without those that do
-//! not, a drop of a few values would last for several times as many good ones as one of many.
+//! While values have a mean of `m` or more, `G(m)` reaches a number once in as many days, or in 4,000 times as many values if these
+//! take longer. So a drop that continues stops being critical at most once in 90 days, whatever the rate; one that improved, but
+//! only to `m1`, once in six hours or in 1,000 values, whichever is rarer. Good values lower the level since the change, and so
+//! `m1`: without the values that do not, a drop of a few values would last for several times as many good ones as one of many.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ use super::baseline::ValueSum;
 /// The evidence, and the stretch of good values that it is about.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Recovery {
-    /// Evidence that it is not the level of the drop any more.
+    /// Evidence that the level is no longer that of the drop.
     over: [f64; BETS.len()],
     better: [f64; BETS.len()],
     good: [f64; BETS.len()],
@@ -29,7 +29,7 @@ pub(super) struct Recovery {
     pub(super) stretch: ValueSum,
 }
 
-/// The levels of a drop that a recovery is looked for under.
+/// The levels of a drop below which a recovery is searched for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Levels {
     drop: f64,
@@ -48,8 +48,8 @@ impl Levels {
 }
 
 impl Recovery {
-    /// Takes the next value, which spends so many days; `ratio_at` is its `(1 - x) / (1 - m)` by level. A chance has no `value`, and is
-    /// no part of the stretch.
+    /// Adds the next value, which spends so many days; `ratio_at` is its `(1 - x) / (1 - m)` by level. A probability has no
+    /// `value`, and is not part of the stretch.
     pub(super) fn observe(
         &mut self,
         ratio_at: impl Fn(f64) -> f64,
@@ -72,8 +72,8 @@ impl Recovery {
         }
     }
 
-    /// What the level of a drop of these values surely is, two standard errors below their mean (Wilson's), without the first good ones at its
-    /// end.
+    /// The certain level of a drop with these values, two standard errors below their mean (Wilson's), without the first good ones
+    /// at its end.
     pub(super) fn level_surely(&self, values: ValueSum) -> f64 {
         let before = values.minus(self.stretch);
         let later = self.stretch.count.saturating_sub(FIRST_GOOD) as f64;
@@ -100,11 +100,11 @@ fn payout(bet: f64, ratio: f64) -> f64 {
     1.0 - bet + bet * ratio
 }
 
-/// The days that a value spends on the end of a drop, or on a relapse, at most: where values are rare, their number bounds what chance
-/// does, not the time.
+/// Most days that a value spends on the end of a drop, or on a relapse: if values are rare, their number limits the effect of
+/// chance, not the time.
 pub(super) const MOST_DAYS: f64 = 0.00025;
 
-/// Evidence that a drop is over: days in which chance alone has it once, at least, while the drop goes on.
+/// Evidence that a drop is over: the least mean number of days in which chance alone reaches it once while the drop continues.
 const OVER: f64 = 90.0;
 
 /// Evidence that a level is much better, in such days.
@@ -113,13 +113,13 @@ const BETTER: f64 = 0.25;
 /// Evidence that a level is good, in such days.
 const GOOD: f64 = 2.5;
 
-/// Good values at the end of a drop that say nothing of what its level was.
+/// Number of good values at the end of a drop that say nothing about its level.
 const FIRST_GOOD: u64 = 40;
 
 /// Standard errors by which a level is at least what it surely is.
 const SURE: f64 = 2.0;
 
-/// Bets, as in [`super::evidence`]; small ones are of no use, as successes tell less than failures do.
+/// Bets, as in [`super::evidence`]; small ones are of no use, as successes say less than failures do.
 const BETS: [f64; 3] = [0.25, 0.55, 0.9];
 
 /// The bet that finds where a stretch of good values begins.

@@ -56,7 +56,7 @@ impl Stream {
         self.detector.observe(self.now, value, &self.limits)
     }
 
-    /// So many verdicts, of which this share fails; returns the severities that it came to.
+    /// So many verdicts with this share of failures; returns the resulting severities.
     fn verdicts(&mut self, level: f64, count: u32) -> Vec<Severity> {
         let mut severities = Vec::new();
         for _ in 0..count {
@@ -150,7 +150,7 @@ fn a_session_that_fails_to_its_end_pages_a_few_times_though_no_other_runs_beside
         }
         assert!((1..=4).contains(&pages[0]), "{level} {pages:?}");
         assert!(pages[1] + pages[2] <= 1, "{level} {pages:?}");
-        // An outage goes on in the next session, and pages there at the latest; so does the next one.
+        // An outage continues in the next session, and pages there at the latest; so does the next one.
         for _ in 0..3 {
             let found = (1..200).find(|_| sessions.trace(true));
             assert!(found.is_some_and(|traces| traces <= 24), "{level} {found:?}");
@@ -184,7 +184,7 @@ fn a_session_that_fails_hundreds_of_times_is_not_the_agent() {
 fn an_outage_within_a_session_is_no_habit_of_sessions() {
     let mut sessions = Sessions::after(43, 0.02, 5_000);
     for _ in 0..5 {
-        // One session is all there is, and it goes on.
+        // There is only one session, and it continues.
         sessions.left = 2_000;
         let found = (1..200).find(|_| sessions.trace(true));
         assert!(found.is_some_and(|traces| traces <= 8), "{found:?}");
@@ -699,7 +699,7 @@ fn an_agent_of_few_traces_is_watched_too() {
         stream.now = stream.now.after(Duration::from_secs(86_400 - 20 * 60));
         severities.contains(&Severity::Critical)
     };
-    // 20 streams of 100 days, each of which shares a page a quarter with two others: 7 false ones.
+    // 20 streams of 100 days, each sharing a page a quarter with two others: 7 false ones.
     let mut pages = 0;
     for seed in 0..20 {
         let mut stream = Stream::new(2_000 + seed);

@@ -1,7 +1,7 @@
 //! Drift: are two versions of an agent different?
 //!
-//! [`sequential`] compares the means of two series. Each takes one value for each trace when that is done, in the order in
-//! which traces are done; a value is not taken back.
+//! [`sequential`] compares the means of two series. Each takes one value for each trace when it is done, in the order in which
+//! traces are done; values are never subtracted.
 
 pub mod sequential;
 

@@ -1,4 +1,4 @@
-//! Two versions compared: an interval for the difference of their means that holds however often one looks.
+//! Two versions compared: an interval for the difference of their means that holds however often it is read.
 //!
 //! ```text
 //! lambda_t = min(sqrt(2 ln(2/a) / (var_(t-1) t ln(1 + t))), 1/2)
@@ -8,11 +8,11 @@
 //! radius   = (ln(2/a) + sum of (x_i - mean_(i-1))^2 (-ln(1 - lambda_i) - lambda_i)) / sum of lambda_i
 //! ```
 //!
-//! Source: I. Waudby-Smith and A. Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86 (2024),
-//! theorem 2, the predictable plug-in empirical Bernstein confidence sequence; for values in `[0,1]` with one mean, of any
-//! distribution. With probability `1 - a` the mean is in `center +- radius` at all times at once, so one may stop at any time
-//! for any reason. Each of two versions has half of `alpha`; the difference then lies between the difference of the
-//! near ends and that of the far ends with probability `1 - alpha`, in whatever order their values come.
+//! Source: I. Waudby-Smith and A. Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86 (2024), theorem 2,
+//! the predictable plug-in empirical Bernstein confidence sequence; for values in `[0,1]` with one mean, of any distribution. With
+//! probability `1 - a` the mean is in `center +- radius` at all times at once, so the comparison may stop at any time for any
+//! reason. Each of two versions has half of `alpha`; the difference then lies between the difference of the near ends and that of
+//! the far ends with probability `1 - alpha`, whatever the order of their values.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ pub struct MeanSequence {
     bets: f64,
     /// Sum of `lambda x`.
     staked: f64,
-    /// Sum of the terms of the variance in the radius.
+    /// Sum of the variance terms in the radius.
     toll: f64,
 }
 
@@ -75,7 +75,7 @@ pub fn difference(
 }
 
 impl MeanSequence {
-    /// Takes the next value; returns whether it did: a value that is not in `[0,1]` would void the guarantee.
+    /// Adds the next value; returns whether it did: a value outside `[0,1]` would void the guarantee.
     pub fn observe(&mut self, value: Quanta, options: &DriftOptions) -> bool {
         if !(0..=Quanta::ONE).contains(&value.0) {
             return false;
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(sequence, MeanSequence::default());
     }
 
-    /// The formula at the head of this file, each sum taken anew.
+    /// The formula at the head of this file, each sum recomputed.
     fn recomputed(x: &[f64], a: f64) -> (f64, f64) {
         let count = |n: usize| f64::from(u32::try_from(n).unwrap());
         let mean = |t: usize| (0.5 + x[..t].iter().sum::<f64>()) / (count(t) + 1.0);

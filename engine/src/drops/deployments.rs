@@ -1,4 +1,4 @@
-//! Deployments that somebody told: when a version of an agent was rolled out, and whether its level is to be the usual one.
+//! Reported deployments: when a version of an agent was rolled out, and whether its level is declared to be the usual one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use crate::facts::{AgentKey, AgentParts};
 use crate::span::{Report, Timestamp};
 use crate::tenants::{Shares, TenantHash, tenant_hash};
 
-/// The name of a report that says that something of agents was rolled out.
+/// The name of a report of a deployment.
 pub const DEPLOYMENT: &str = "deployment";
 
 /// One deployment.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Deployment {
-    /// The agents: an empty field, but for the tenant, is any. The version is the one that was rolled out; empty: not told.
+    /// The agents: an empty field, except the tenant, matches any. The version is the one that was rolled out; empty: not reported.
     pub(super) agents: AgentKey,
-    /// What tells it from other deployments of these agents; empty: its time does.
+    /// What distinguishes it from other deployments of these agents; empty: its time does.
     id: Arc<str>,
-    /// Its name; `None`: not told.
+    /// Its name; `None`: not reported.
     pub(super) name: Option<Arc<str>>,
     /// When it was, by wall time.
     pub(super) at: Timestamp,
@@ -27,13 +27,13 @@ pub(crate) struct Deployment {
     pub(super) is_accepted: bool,
 }
 
-/// The deployments that were told last, in the order in which they were told.
+/// The deployments that were reported last, in the order of their reports.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(transparent)]
 pub(super) struct Deployments(Vec<Deployment>);
 
 impl Deployment {
-    /// The deployment that a report tells which came at this wall time; its time is at most that.
+    /// The deployment in a report that arrived at this wall time; its time is at most that.
     pub(crate) fn of(agents: &AgentKey, report: &Report, wall: Timestamp) -> Self {
         let told = Some(report.time).filter(|time| time.0 > 0);
         Self {
@@ -45,7 +45,7 @@ impl Deployment {
         }
     }
 
-    /// Whether it is one of this agent, of any version.
+    /// Whether it is of this agent, in any version.
     pub(super) fn is_of(&self, agent: &AgentKey) -> bool {
         let AgentParts { tenant, service_name, agent_name, environment, .. } = &*self.agents;
         let is = |wanted: &Arc<str>, name: &Arc<str>| wanted.is_empty() || wanted == name;
@@ -55,7 +55,7 @@ impl Deployment {
             && is(environment, &agent.environment)
     }
 
-    /// Whether it rolled out this version, or does not tell which one of this agent.
+    /// Whether it rolled out this version of the agent, or does not state the version.
     pub(super) fn is_of_version(&self, agent: &AgentKey) -> bool {
         let version = &self.agents.agent_version;
         self.is_of(agent) && (version.is_empty() || *version == agent.agent_version)
@@ -73,8 +73,8 @@ impl Deployment {
 }
 
 impl Deployments {
-    /// Remembers a deployment, unless it is known; over the bound, the tenant that has the most in proportion to its share loses
-    /// its oldest one. Returns whether the deployment is new, and whether one was lost.
+    /// Remembers a deployment, unless it is known; at the bound, the tenant that holds the most relative to its share loses its
+    /// oldest one. Returns whether the deployment is new, and whether one was lost.
     pub(super) fn insert(
         &mut self,
         deployment: Deployment,

@@ -6,13 +6,13 @@
 //! longest usual gap = min(3 * usual gap, 2.5 * longest gap of the last five weeks)
 //! ```
 //!
-//! Gaps count by how long they are, so that nights and weekends are usual where they come each day and each week, however many
-//! traces there are between them, and one outage is not. The past counts half in `drop.memory`. The longest gap counts once two weeks
-//! are known: a batch of each day may be left out once, as on a holiday. Before that, an agent that is usually silent for nights of eight
-//! hours or more may be so for eighty hours, as its weekends are not known yet.
+//! Gaps count by their length, so that nights and weekends are usual if they recur each day and each week, however many traces
+//! there are between them, while one outage is not. The past has a half-life of `drop.memory`. The longest gap counts once two
+//! weeks are known: a daily batch may be skipped once, as on a holiday. Before that, an agent with usual gaps of eight hours or
+//! more, such as nights, may be silent for eighty hours, as its weekends are not known yet.
 //!
-//! An agent is silent when all its versions are. So it has gaps of its own: a canary of few traces makes no silence of the agent usual,
-//! and a new version knows the gaps of those before it.
+//! An agent is silent when all its versions are. So gaps are kept per agent: a canary with few traces makes no silence of the agent
+//! usual, and a new version knows the gaps of those before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,13 +22,13 @@ use serde::{Deserialize, Serialize};
 use crate::facts::AgentKey;
 use crate::span::Timestamp;
 
-/// The gaps between traces of each agent, whatever their versions; by the hash of what names the agent. There are as many as agents
-/// under watch, at most.
+/// The gaps between traces of each agent, whatever their versions, by the hash of the agent's names. There are at most as many as
+/// agents under watch.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(transparent)]
 pub(super) struct AgentGaps(BTreeMap<u64, AgentGap>);
 
-/// The gaps of one agent, and the longest usual one when [`AgentGaps::take_change`] was last asked.
+/// The gaps of one agent, and the longest usual one at the last call of [`AgentGaps::take_change`].
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 struct AgentGap {
     gaps: Gaps,
@@ -63,7 +63,7 @@ struct LongestGap {
 }
 
 impl AgentGaps {
-    /// Takes the time of the next trace of an agent.
+    /// Adds the time of the next trace of an agent.
     pub(super) fn observe(&mut self, agent: &AgentKey, at: Timestamp, memory: Duration) {
         self.0.entry(agent.hash_of_all_versions()).or_default().observe(at, memory);
     }
@@ -73,7 +73,7 @@ impl AgentGaps {
         self.0.get(&agent.hash_of_all_versions())?.longest_usual()
     }
 
-    /// Whether the longest usual gap of an agent is another one than when this was last asked.
+    /// Whether the longest usual gap of an agent has changed since the last call.
     pub(super) fn take_change(&mut self, agent: &AgentKey) -> bool {
         let Some(of) = self.0.get_mut(&agent.hash_of_all_versions()) else { return false };
         let usual = of.longest_usual();
@@ -90,7 +90,7 @@ impl AgentGaps {
         self.0.remove(&agent.hash_of_all_versions());
     }
 
-    /// Forgets all agents but these.
+    /// Forgets all agents except these.
     pub(super) fn keep<'a>(&mut self, agents: impl Iterator<Item = &'a AgentKey>) {
         let kept: BTreeSet<u64> = agents.map(AgentKey::hash_of_all_versions).collect();
         self.0.retain(|agent, _| kept.contains(agent));
@@ -118,7 +118,7 @@ impl AgentGap {
 }
 
 impl Longest {
-    /// Takes a gap that ends at this moment.
+    /// Adds a gap that ends at this moment.
     fn observe(&mut self, at: Timestamp, gap: f64) {
         let week = at.0 / WEEK;
         let passed = usize::try_from(week.saturating_sub(self.week)).unwrap_or(WEEKS).min(WEEKS);
@@ -130,7 +130,7 @@ impl Longest {
 }
 
 impl Gaps {
-    /// Takes the time of the next trace; a time before the last counts as the same time.
+    /// Adds the time of the next trace; a time before the last counts as the same time.
     pub(super) fn observe(&mut self, at: Timestamp, memory: Duration) {
         if self.first.is_none() {
             (self.first, self.last, self.decayed) = (Some(at), at, at);
@@ -201,31 +201,32 @@ fn edge(power: usize) -> f64 {
     (power as f64).exp2()
 }
 
-/// Powers of two that gaps are told apart by: 2^31 s are 68 years.
+/// Powers of two that distinguish gaps: 2^31 s are 68 years.
 const MOST: usize = 32;
 
-/// Part of the time that is in gaps which are not usual.
+/// Share of the time in gaps that are not usual.
 const RARE: f64 = 0.05;
 
-/// Part of the time from which on a single gap is usual, such as the first weekend.
+/// Share of the time from which on a single gap is usual, such as the first weekend.
 const OFTEN: f64 = 0.1;
 
-/// Gaps, and seconds that they span, before any is usual: a night has to be among them.
+/// Number of gaps, and the seconds that they must span, before any is usual: a night has to be among them.
 const ENOUGH: u64 = 20;
 const KNOWN: f64 = 86_400.0;
 
-/// How many usual gaps an agent may be silent for.
+/// Longest silence, as a multiple of the usual gap.
 const TIMES_USUAL: f64 = 3.0;
 
-/// How many of its longest gaps it may be, and the seconds that are known by then: two weekends have to be among them.
+/// Longest silence, as a multiple of the longest gap, and the seconds that must be known before: two weekends have to be among
+/// them.
 const TIMES_LONGEST: f64 = 2.5;
 const WEEKENDS: f64 = 14.0 * 86_400.0;
 
-/// Seconds of a usual gap that may be a night, and those for which such an agent may be silent before its weekends are known.
+/// Seconds of a usual gap that may be a night, and the longest silence of such an agent before its weekends are known.
 const NIGHT: f64 = 8.0 * 3_600.0;
 const WEEKEND: f64 = 80.0 * 3_600.0;
 
-/// Weeks that the longest gap is known of.
+/// Weeks for which the longest gap is known.
 const WEEKS: usize = 5;
 const WEEK: u64 = 7 * 86_400_000_000_000;
 

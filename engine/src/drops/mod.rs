@@ -4,20 +4,20 @@
 //! DoneTrace --> Watch (by agent version) --> Watched (by stream): detector, examples
 //! ```
 //!
-//! A trace counts when its verdicts do, without a delay. Traces that were told between two calls of [`Drops::settle`] count in the
-//! order in which they arrived, so nothing depends on the number of shards. An outcome that is told after its trace was done counts
-//! once, when it is told; so does an outcome of a session.
+//! A trace counts when its verdicts do, without a delay. Traces that were received between two calls of [`Drops::settle`] count in
+//! the order of arrival, so nothing depends on the number of shards. An outcome that is reported after its trace was done counts
+//! once, when it is reported; so does an outcome of a session.
 //!
 //! Streams that page share `drop.false_pages_per_quarter` evenly, if they had a value within a day of the newest; streams that only
-//! warn share as many warnings among themselves. A new version of an agent begins with what the latest version before it has
-//! learnt, and is compared with that until it has learnt a hundred values of its own, unless a deployment was told that accepts
-//! whatever level the version has.
+//! warn share as many warnings among themselves. A new version of an agent starts with what the latest version before it has
+//! learned, and is compared with that until it has learned a hundred values of its own, unless a deployment was reported that
+//! accepts whatever level the version has.
 //!
-//! A drop ends when the values of its stream are good again, or when nothing has come of the stream and of its version for a day, and
-//! for longer than is usual, while the agent goes on in another version: after a rollback nothing more comes of the version that failed.
+//! A drop ends when the values of its stream are good again, or when its stream and its version have been silent for a day, and for
+//! longer than is usual, while the agent continues in another version: after a rollback the failed version sends nothing more.
 //!
-//! An agent of which nothing comes any more is remembered for four times `drop.memory`. At most four times `agents.max_agents` are
-//! remembered; over that, the one of which nothing has come for longest is forgotten.
+//! A silent agent is remembered for four times `drop.memory`. At most four times `agents.max_agents` are remembered; beyond that,
+//! the one that has been silent for longest is forgotten.
 
 mod deployments;
 mod gaps;
@@ -61,7 +61,7 @@ pub struct Drops {
     watches: BTreeMap<AgentKey, AgentWatch>,
     gaps: AgentGaps,
     deployments: Deployments,
-    // Traces that were told and are not counted yet.
+    // Traces that were received and are not counted yet.
     waiting: Vec<ArrivedTrace>,
     // The agents of these traces.
     told: Vec<AgentKey>,
@@ -69,10 +69,10 @@ pub struct Drops {
     tenants: tenants::Shares,
 }
 
-/// A done trace or an outcome of an agent that was told and is not counted yet.
+/// A done trace or an outcome that was received and is not counted yet.
 #[derive(Debug)]
 struct ArrivedTrace {
-    /// The time, not the wall time, of the trace's end, or when the outcome was told; not after it arrived.
+    /// The engine time (not the wall time) of the trace's end, or of the arrival of the outcome; never after its arrival.
     at: Timestamp,
     /// The time of its start.
     began: Timestamp,
@@ -88,7 +88,7 @@ struct Shares {
     paging: usize,
     warning: usize,
     newest: Timestamp,
-    // When streams that go on were last counted.
+    // When the streams that continue were last counted.
     counted: Timestamp,
 }
 
@@ -122,7 +122,7 @@ impl Drops {
         }
     }
 
-    /// The same, with the room for watches shared by tenants.
+    /// The same, with tenants sharing the bound on watches.
     #[must_use]
     pub fn shared_by(self, tenants: tenants::Shares) -> Self {
         Self { tenants, ..self }
@@ -136,12 +136,12 @@ impl Drops {
         Saved { watches: watches.collect(), gaps, deployments, shares: self.shares }
     }
 
-    /// Leaves out usual efforts of traces that started in weeks to come, as the wall clock was set back since.
+    /// Removes usual efforts of traces that started in future weeks, as the wall clock was set back since.
     pub(super) fn forget_ahead(&mut self, wall: Timestamp) {
         self.watches.values_mut().for_each(|watch| watch.usual.forget_ahead(wall));
     }
 
-    /// Takes over the watches of a snapshot.
+    /// Takes over the watches from a snapshot.
     pub(super) fn restore(&mut self, saved: SavedDrops) {
         let Saved { watches, gaps, deployments, shares } = saved.0;
         self.watches.extend(watches);
@@ -150,10 +150,10 @@ impl Drops {
         self.shares = shares;
     }
 
-    /// Takes traces and outcomes of an agent, to be counted by [`Drops::settle`].
+    /// Receives traces and outcomes of an agent, to be counted by [`Drops::settle`].
     ///
-    /// A trace that was under way when the wall clock was set back ended by what the clock was before, which is yet to come by what it
-    /// is. Nothing ends after its arrival, which is a time already; where nothing arrives by a clock, as in a replay, it is zero.
+    /// A trace that was running when the wall clock was set back ended by the old clock, which is in the future of the new one.
+    /// Nothing ends after its arrival, which is in engine time; if nothing arrives by a clock, as in a replay, that is zero.
     pub(super) fn observe(
         &mut self,
         agent: &AgentKey,
@@ -179,8 +179,9 @@ impl Drops {
         self.told.push(agent.clone());
     }
 
-    /// Counts what was told, in the order of arrival; returns the agents whose version before was among those told of, those of which
-    /// drops ended because the agent goes on in another version, and the other versions of agents whose longest usual gap is another one.
+    /// Counts what was received, in the order of arrival. Returns the agents whose previous version was among these, those with a
+    /// drop that ended because the agent continues in another version, and the other versions of agents whose longest usual gap has
+    /// changed.
     pub(super) fn settle(&mut self, drift: &DriftOptions, counts: &mut Counts) -> Vec<AgentKey> {
         let mut waiting = mem::take(&mut self.waiting);
         let mut in_turn: Vec<_> = waiting.iter().collect();
@@ -196,7 +197,7 @@ impl Drops {
         }
         let after = told.iter().flat_map(|agent| self.versions_after(agent)).cloned();
         let after = after.chain(ended).collect();
-        // Does not keep the room for a burst.
+        // Releases the memory of a burst.
         waiting.clear();
         waiting.shrink_to(ROOM);
         self.waiting = waiting;
@@ -215,7 +216,7 @@ impl Drops {
         any
     }
 
-    /// Makes the level of an agent version's drops the usual one of the versions in which they go on.
+    /// Makes the level of an agent version's drops the usual one of the versions in which they continue.
     fn accept_carried(&mut self, agent: &AgentKey, stream: Option<&str>) {
         let others = agent.other_versions(&self.watches);
         let others: Vec<AgentKey> = others.map(|(other, _)| other.clone()).collect();
@@ -229,8 +230,8 @@ impl Drops {
         }
     }
 
-    /// Remembers a deployment of these agents. If it accepts whatever level it brings, it ends drops, and other streams begin anew.
-    /// Returns whether the deployment is new; `at` is the time, not the wall time.
+    /// Remembers a deployment of these agents. If it accepts whatever level it brings, it ends drops, and other streams start
+    /// afresh. Returns whether the deployment is new; `at` is engine time, not wall time.
     pub(super) fn deploy(
         &mut self,
         deployment: &Deployment,
@@ -264,7 +265,7 @@ impl Drops {
         .collect()
     }
 
-    /// Adds to an agent what is known by watching it: its deployments, how its version differs from the one before, the states of
+    /// Adds to an agent what is known from watching it: its deployments, how its version differs from the one before, the states of
     /// its streams in the order of [`STREAMS`], and its longest usual gap in seconds.
     pub(super) fn look_at(
         &self,
@@ -279,7 +280,7 @@ impl Drops {
         let streams = watch.streams.iter().map(|(stream, watched)| {
             let limits = self.shares.limits(&self.options, agent, stream);
             let before = before(agent, watch).filter(|before| {
-                // A drop that the version before has too is no fault of this one.
+                // A drop that the version before has, too, is not this version's fault.
                 watched.is_held_against_the_version_before(&limits) && !self.drops(before, stream)
             });
             watched.view(stream, &limits, before.map(|key| key.agent_version.to_string()), shift)
@@ -288,13 +289,13 @@ impl Drops {
         view.usual_gap_seconds = self.gaps.longest_usual(agent);
     }
 
-    /// When the last trace of an agent came that was done.
+    /// When the last done trace of an agent arrived.
     pub(super) fn last_trace(&self, agent: &AgentKey) -> Option<Timestamp> {
         let watch = self.watches.get(agent)?;
         Some(watch.gaps.last()).filter(|last| last.0 > 0)
     }
 
-    /// Whether a stream of an agent is in a drop, or there is a warning of one.
+    /// Whether a stream of an agent is in a drop or a warning.
     fn drops(&self, agent: &AgentKey, stream: &Stream) -> bool {
         let watch = self.watches.get(agent);
         watch.and_then(|watch| watch.streams.get(stream.name)).is_some_and(StreamWatch::drops)
@@ -317,8 +318,8 @@ impl Drops {
         })
     }
 
-    /// Takes the time on to `at`: each hour it counts the streams that go on, forgets agents of which nothing has come for long, and
-    /// ends the drops of versions that were replaced. Returns the agents of which a drop ended.
+    /// Advances the time to `at`: each hour it counts the streams that continue, forgets agents that have been silent for long, and
+    /// ends the drops of versions that were replaced. Returns the agents with a drop that ended.
     fn pass(&mut self, at: Timestamp, counts: &mut Counts) -> Vec<AgentKey> {
         self.shares.newest = self.shares.newest.max(at);
         let newest = self.shares.newest;
@@ -339,8 +340,8 @@ impl Drops {
         self.end_replaced()
     }
 
-    /// Ends the drops and warnings of versions that have gone silent, of agents that go on in another version, unless they go on there:
-    /// after a rollback nothing more comes of the version that failed. Returns the agents of which one ended.
+    /// Ends the drops and warnings of versions that have gone silent, of agents that continue in another version, unless the drops
+    /// continue there: after a rollback the failed version sends nothing more. Returns the agents with a drop that ended.
     fn end_replaced(&mut self) -> Vec<AgentKey> {
         let newest = self.shares.newest;
         let mut replaced = Vec::new();
@@ -366,8 +367,8 @@ impl Drops {
         watched.into_iter().for_each(StreamWatch::end);
     }
 
-    /// Ends the drop of an earlier version of which nothing has come since then, as a later one in which it went on is good again, unless
-    /// it goes on in another one. Returns the earlier version if it did.
+    /// Ends the drop of an earlier version that has been silent since a later version, in which the drop continued, is good again,
+    /// unless it continues in yet another one. Returns the earlier version if it did.
     fn end_mended(&mut self, shown: AgentKey, since: Timestamp, stream: &str) -> Option<AgentKey> {
         let newest = self.shares.newest;
         let is_silent = self.watched(&shown, stream).is_some_and(|watched| watched.last < since);
@@ -406,7 +407,8 @@ impl Drops {
         watch
     }
 
-    /// The agent that makes room for a new one: of the tenant that then has the most of its share, the one of which nothing came for longest.
+    /// The agent that makes room for a new one: the one that has been silent for longest, of the tenant that then holds the most
+    /// relative to its share.
     fn least_missed(&self, new: &AgentKey) -> Option<AgentKey> {
         let tenant = |key: &AgentKey| tenant_hash(Some(&key.tenant));
         let mut held = BTreeMap::from([(tenant(new), 1)]);
@@ -423,7 +425,7 @@ impl Drops {
         oldest.map(|(key, _)| key.clone())
     }
 
-    /// The other version of this agent of which something came last.
+    /// The other version of this agent that was heard of last.
     fn latest_before<'d>(&'d self, agent: &'d AgentKey) -> Option<&'d AgentKey> {
         let others = agent.other_versions(&self.watches);
         others.max_by_key(|(other, watch)| (watch.told, *other)).map(|(other, _)| other)
@@ -436,7 +438,7 @@ impl Drops {
         others.filter(move |(_, watch)| watch.before.as_deref() == Some(own)).map(|(key, _)| key)
     }
 
-    /// Counts a trace or an outcome; returns the earlier versions of which a drop ended by it.
+    /// Counts a trace or an outcome; returns the earlier versions with a drop that ended by it.
     fn count(
         &mut self,
         told: &ArrivedTrace,
@@ -483,7 +485,7 @@ impl Drops {
         ended
     }
 
-    /// Counts a value of a stream in which the drop of an earlier version goes on; returns that version if its drop ended by it.
+    /// Counts a value of a stream in which the drop of an earlier version continues; returns that version if its drop ended by it.
     fn count_carried(
         &mut self,
         stream: &Stream,
@@ -504,7 +506,7 @@ impl Drops {
         self.end_mended(shown, since, stream.name)
     }
 
-    /// Begins a stream with what it takes over from the version before, and with what those before that kept.
+    /// Begins a stream with what it takes over from the previous version, and with the evidence that earlier ones kept.
     fn begin_stream(
         &mut self,
         told: &ArrivedTrace,
@@ -521,8 +523,9 @@ impl Drops {
         left.unwrap_or_default().begin_at(told.at)
     }
 
-    /// Adds to a stream that begins the evidence that the versions before `before` kept, of those of which nothing has come since that one
-    /// began: half of it stays with each version that is replaced, and of versions that live for a few traces nothing would add up.
+    /// Adds to a new stream the evidence that the versions before `before` kept, if they have been silent since that version began:
+    /// half of the evidence stays with each replaced version, so otherwise nothing would add up over versions that live for a few
+    /// traces.
     fn gather(
         &mut self,
         mut begun: StreamWatch,
@@ -573,7 +576,7 @@ fn hashed(session: &ScopedId) -> Option<u64> {
     (!id.is_empty()).then(|| xxh3_64_with_seed(id.as_bytes(), seed()))
 }
 
-/// Whether what had its last value then still goes on.
+/// Whether a stream with its last value then still continues.
 fn goes_on(last: Timestamp, newest: Timestamp) -> bool {
     last.after(GOES_ON) >= newest
 }
@@ -584,23 +587,24 @@ fn before(agent: &AgentKey, watch: &AgentWatch) -> Option<AgentKey> {
     Some(agent.with(|parts| parts.agent_version.clone_from(version)))
 }
 
-/// Agents that are remembered for each that may have series of its own.
+/// Remembered agents for each that may have series of its own.
 const REMEMBERED: usize = 4;
 
-/// How many times `drop.memory` an agent is remembered for: its past counts a sixteenth after that.
+/// How long an agent is remembered, in multiples of `drop.memory`: its past then counts a sixteenth.
 const MEMORIES: u32 = 4;
 
-/// How long a stream goes on after its last value: as long as the longest gap that counts.
+/// How long a stream continues after its last value: as long as the longest gap that counts.
 const GOES_ON: Duration = Duration::from_secs(86_400);
 
-/// Time after which streams that go on are counted again.
+/// Time after which the streams that continue are counted again.
 const LOOK: Duration = Duration::from_secs(3_600);
 
-/// Versions before the version before whose evidence goes on: more than one, as the old and the new one may run at the same time for a while.
+/// Number of versions before the previous one whose evidence is gathered: more than one, as the old and the new one may run in
+/// parallel for a while.
 const GATHERED: usize = 4;
 
-/// Deployments that are shown of an agent.
+/// Most deployments that are shown for an agent.
 const SHOWN: usize = 32;
 
-/// Traces that room is kept for while none wait.
+/// Number of traces for which memory is kept while none wait.
 const ROOM: usize = 1_024;

@@ -1,4 +1,4 @@
-//! The streams of an agent that drops are looked for in. State, metrics, documents and API follow from this one list.
+//! The streams of an agent in which drops are searched for. State, metrics, documents and API follow from this one list.
 
 use super::ArrivedTrace;
 use super::watch::AgentWatch;
@@ -11,8 +11,8 @@ use crate::predict::spread::{Measure, Spread};
 pub struct Stream {
     /// Its name, in labels and in the API.
     pub name: &'static str,
-    /// Whether its drops page. Drops of other streams only warn; as these have no objective, they are compared with one half
-    /// while they have no past.
+    /// Whether its drops page. Drops of other streams only warn; as these have no objective, they are compared with one half while
+    /// they have no past.
     pub pages: bool,
     /// What is bad, for the documents.
     pub doc: &'static str,
@@ -24,9 +24,9 @@ pub struct Stream {
 pub(super) enum ValueSource {
     /// Whether the trace is bad.
     Failed(fn(&DoneTrace) -> Option<bool>),
-    /// The mean rank of the trace among the agent's usual traces, over those of these measures that are known of it.
+    /// The mean rank of the trace among the agent's usual traces, over those of these measures that are known for it.
     Rank(&'static [Measure]),
-    /// The outcome of the trace, or without one the chance that it failed.
+    /// The outcome of the trace, or without one the probability that it failed.
     Predicted,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum ValueSource {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Value {
     pub(super) observation: Observation,
-    /// Whether the trace is an example of what is bad.
+    /// Whether the trace is an example of failure.
     pub(super) bad: bool,
 }
 
@@ -97,7 +97,7 @@ pub const STREAMS: &[Stream] = &[
 /// The name of the stream of predictions.
 pub(super) const PREDICTED: &str = "predicted_failure";
 
-/// The success rate that streams without an objective are compared with while they have no past.
+/// The success rate with which streams without an objective are compared while they have no past.
 pub(super) const NO_OBJECTIVE: f64 = 0.5;
 
 impl Stream {
@@ -111,7 +111,7 @@ impl Stream {
         matches!(self.measure, ValueSource::Rank(_))
     }
 
-    /// The value of a trace in this stream; `None`: it has none, or too little is known of what is usual.
+    /// The value of a trace in this stream; `None`: it has none, or too little is known about what is usual.
     pub(super) fn value(&self, told: &ArrivedTrace, watch: &AgentWatch) -> Option<Value> {
         let trace = &told.trace;
         match self.measure {
@@ -128,8 +128,8 @@ impl Stream {
     }
 }
 
-/// The value of a trace in the stream of predictions; `None` before there is a model. An outcome that is told later replaces the
-/// chance, if that was counted when the trace was done.
+/// The value of a trace in the stream of predictions; `None` before there is a model. An outcome that is reported later replaces
+/// the probability, if that was counted when the trace was done.
 fn predicted(told: &ArrivedTrace, watch: &AgentWatch) -> Option<Value> {
     let trace = &told.trace;
     let effort = trace.effort.as_ref().filter(|_| watch.learner.is_made());
@@ -153,8 +153,8 @@ fn rank(effort: &Effort, measures: &[Measure], usual: &Spread) -> Option<f64> {
     (known > 0).then(|| sum / f64::from(known))
 }
 
-/// The least chance of a trace that is an example of what fails.
+/// The least predicted probability for a trace to be an example of failure.
 const LIKELY: f64 = 0.5;
 
-/// The least percentile of a trace that is an example of a rise.
+/// The least percentile for a trace to be an example of a rise.
 const UNUSUAL: f64 = 0.9;

@@ -1,4 +1,4 @@
-//! One agent version under watch: a detector for each stream, and what tells people where to look.
+//! One agent version under watch: a detector for each stream, and examples that show people where to look.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -30,9 +30,9 @@ pub(super) struct AgentWatch {
     pub(super) starts_fresh: bool,
     /// The gaps between its own traces.
     pub(super) gaps: Gaps,
-    /// Efforts of its usual traces: those that came while a stream of efforts was in a drop are left out.
+    /// Efforts of its usual traces: those that arrived while a stream of efforts was in a drop are left out.
     pub(super) usual: Spread,
-    /// The model of failures that is learnt from outcomes of its traces.
+    /// The model of failures that is learned from outcomes of its traces.
     pub(super) learner: Learner,
     /// Values of 1 - risk, for comparison with other versions.
     pub(super) level: MeanSequence,
@@ -50,7 +50,7 @@ pub(super) struct StreamWatch {
     pub(super) detector: Detector,
     /// Whether its baseline is that of the version before, as it has no past of its own yet, and no drop began with that version.
     pub(super) inherited: bool,
-    /// The time of the first value; zero: its level was accepted, of which evidence of earlier versions says nothing.
+    /// The time of the first value; zero: its level was accepted, and evidence of earlier versions says nothing about it.
     began: Timestamp,
     /// The time of the last value.
     pub(super) last: Timestamp,
@@ -60,13 +60,13 @@ pub(super) struct StreamWatch {
     failures: VecDeque<Failure>,
     /// Where to look; present while there is a drop or a warning of one.
     pub(super) example: Option<Example>,
-    /// The drop of an earlier version that goes on in this one.
+    /// The drop of an earlier version that continues in this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     carried: Option<Box<Carried>>,
 }
 
-/// A drop of an earlier version that goes on in this one. That version shows it; this one decides with its own values when it is over,
-/// and until then is compared with the level of the drop.
+/// A drop of an earlier version that continues in this one. That version shows it; this one decides by its own values when it is
+/// over, and until then is compared with the level of the drop.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 struct Carried {
     /// The version that shows it.
@@ -82,12 +82,12 @@ struct Carried {
 struct Failure {
     at: Timestamp,
     cause: Cause,
-    /// The kind of error; empty: not told.
+    /// The kind of error; empty: not known.
     error_type: String,
     session: ScopedId,
-    /// Its session, hashed, until something of that is good again.
+    /// Its session, hashed, until a value of that session is good again.
     failing: Option<u64>,
-    /// How many in a row of its session it is.
+    /// Its number in a row of failures of its session.
     in_a_row: usize,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Example {
     pub(super) cause: Cause,
     /// The kind of error of more than half of the failures with that cause; empty: none.
     pub(super) error_type: String,
-    /// Two sessions at most. They stay as long as the drop, so that a page and what it links to do not change.
+    /// At most two sessions. They stay as long as the drop, so that a page and its links do not change.
     pub(super) sessions: Vec<ScopedId>,
 }
 
@@ -141,21 +141,22 @@ impl AgentWatch {
         }
     }
 
-    /// The streams that are in a drop, or in a warning of one, and of which nothing comes any more.
+    /// The silent streams that are in a drop or a warning.
     pub(super) fn shown_and_silent(&self, newest: Timestamp) -> impl Iterator<Item = &'static str> {
         let shown = self.streams.iter().filter(|(_, watched)| watched.is_shown());
         shown.filter(move |(_, watched)| self.is_silent(watched, newest)).map(|(of, _)| of.name)
     }
 
-    /// Whether the drop of that version's stream goes on in this one, of which values still come.
+    /// Whether the drop of that version's stream continues in this one, which still has values.
     pub(super) fn carries_on(&self, version: &str, stream: &str, newest: Timestamp) -> bool {
         self.streams
             .get(stream)
             .is_some_and(|watched| watched.carries_on(version) && !self.is_silent(watched, newest))
     }
 
-    /// Whether nothing has come of a stream, nor a trace of its version, for a day and for longer than is usual for the version: one that
-    /// works on workdays, once a week or seldom is not replaced while it rests, nor one whose outcomes are told once a week.
+    /// Whether a stream, and its whole version, has been silent for a day and for longer than is usual for the version: a version
+    /// that works on workdays, once a week or seldom is not replaced while it rests, nor one whose outcomes are reported once a
+    /// week.
     fn is_silent(&self, watched: &StreamWatch, newest: Timestamp) -> bool {
         let usual = self.gaps.usual().map_or(GOES_ON, Duration::from_secs_f64);
         watched.last.max(self.gaps.last()).after(usual.clamp(GOES_ON, RESTS)) < newest
@@ -166,10 +167,10 @@ impl AgentWatch {
         if self.starts_fresh { None } else { super::before(agent, self) }
     }
 
-    /// Makes the level from here on the usual one; of a stream in a drop, the level since the drop began.
+    /// Makes the level from here on the usual one; for a stream in a drop, the level since the drop began.
     pub(super) fn renew(&mut self, at: Timestamp) {
         for (stream, watched) in self.streams.iter_mut() {
-            // Ranks among traces that were usual say nothing of ranks among those that will be.
+            // Ranks among formerly usual traces say nothing about ranks among future ones.
             if stream.ranks() || !watched.accept(at) {
                 watched.renew();
             }
@@ -184,7 +185,7 @@ impl Streams {
         STREAMS.iter().zip(&*self.0).filter_map(|(stream, held)| Some((stream, held.as_ref()?)))
     }
 
-    /// All streams that have had a value, to be changed.
+    /// All streams that have had a value, mutable.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&'static Stream, &mut StreamWatch)> {
         let all = STREAMS.iter().zip(&mut *self.0);
         all.filter_map(|(stream, held)| Some((stream, held.as_mut()?)))
@@ -195,7 +196,7 @@ impl Streams {
         self.iter().find(|(stream, _)| stream.name == name).map(|(_, watched)| watched)
     }
 
-    /// The stream of this name, to be changed.
+    /// The stream of this name, mutable.
     pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut StreamWatch> {
         self.iter_mut().find(|(stream, _)| stream.name == name).map(|(_, watched)| watched)
     }
@@ -220,8 +221,8 @@ impl<'de> Deserialize<'de> for Streams {
 }
 
 impl StreamWatch {
-    /// Takes the next value. A time before that of the last one counts as the same time: the trace came late, or the wall clock was set
-    /// forward while it was under way.
+    /// Adds the next value. A time before that of the last one counts as the same time: the trace arrived late, or the wall clock
+    /// was set forward while it was running.
     pub(super) fn observe(
         &mut self,
         stream: &Stream,
@@ -257,7 +258,7 @@ impl StreamWatch {
         }
     }
 
-    /// Has the detector and the drop that is carried on take a value; returns the severity if that changed.
+    /// Adds a value to the detector and to the drop that continues here; returns the severity if that changed.
     fn take(&mut self, at: Timestamp, value: Observation, limits: &DropLimits) -> Option<Severity> {
         let before = self.detector.severity();
         self.detector.observe(at, value, limits);
@@ -268,12 +269,12 @@ impl StreamWatch {
         (severity != before).then_some(severity)
     }
 
-    /// The version that shows the drop that goes on in this one.
+    /// The version that shows the drop that continues in this one.
     pub(super) fn carried_from(&self) -> Option<&Arc<str>> {
         self.carried.as_ref().map(|carried| &carried.version)
     }
 
-    /// Ends the carrying of a drop that is over by this version's values; returns since when it seemed so.
+    /// Ends the continuation of a drop that is over by this version's values; returns since when it seemed so.
     pub(super) fn end_carried(&mut self) -> Option<Timestamp> {
         let over = |carried: &mut Box<Carried>| carried.detector.severity() == Severity::Quiet;
         let carried = self.carried.take_if(over)?;
@@ -281,7 +282,7 @@ impl StreamWatch {
         carried.better
     }
 
-    /// The version that showed the drop shows it no longer: from here on this one is compared with the past before it.
+    /// Notes that the version that showed the drop no longer does: from here on this one is compared with the past before the drop.
     pub(super) fn show_itself(&mut self) {
         let Some(carried) = self.carried.take() else { return };
         let has_own = self.detector.severity() == Severity::Critical;
@@ -291,20 +292,20 @@ impl StreamWatch {
         }
     }
 
-    /// The level of that version's drop is usual from here on, if it goes on in this one.
+    /// Makes the level of that version's drop the usual one, if the drop continues in this one.
     pub(super) fn accept_carried_from(&mut self, version: &Arc<str>) {
         self.carried.take_if(|carried| carried.version == *version);
     }
 
-    /// Whether the drop of that version goes on in this one.
+    /// Whether the drop of that version continues in this one.
     fn carries_on(&self, version: &str) -> bool {
         self.carried.as_ref().is_some_and(|carried| {
             &*carried.version == version && carried.detector.severity() == Severity::Critical
         })
     }
 
-    /// The stream of the next version of the agent, compared with the past of this one, or, while this one is in a drop, with the level of
-    /// that; `own` is this version.
+    /// The stream of the next version of the agent, compared with the past of this one or, while this one is in a drop, with the
+    /// level of that; `own` is this version.
     pub(super) fn successor(&mut self, own: &Arc<str>, limits: &DropLimits) -> Self {
         let inherited = !self.detector.has_evidence(limits);
         let is_own = self.detector.severity() == Severity::Critical;
@@ -338,19 +339,19 @@ impl StreamWatch {
         Self { began, ..self }
     }
 
-    /// Whether an earlier version kept evidence for nothing: no value of it has come since this one began, which is in no drop.
+    /// Whether an earlier version kept evidence for nothing: it has had no value since this one began, and this one is in no drop.
     pub(super) fn has_outlived(&self, earlier: &Self) -> bool {
         let is_in_none = matches!(self.detector.severity(), Severity::Quiet | Severity::Warning);
         is_in_none && self.carried.is_none() && earlier.last < self.began
     }
 
-    /// Takes over the evidence that an earlier version kept; a drop to which that adds is no fault of this one.
+    /// Takes over the evidence that an earlier version kept; a drop to which that adds is not this version's fault.
     pub(super) fn take_over(&mut self, earlier: &mut Self, limits: &DropLimits) {
         self.inherited &= !earlier.detector.has_evidence(limits);
         self.detector.take_over(&mut earlier.detector);
     }
 
-    /// Where the next value stands in its session.
+    /// The position of the next value in its session.
     pub(super) fn in_session(&mut self, session: Option<u64>, is_bad: bool) -> InSession {
         let is_change = session.is_none() || session != self.session;
         self.session = session;
@@ -406,7 +407,7 @@ impl StreamWatch {
         }
     }
 
-    /// Its state; a stream that does not page warns at most.
+    /// Its state; a stream that does not page is at most a warning.
     fn state(&self, stream: &Stream, limits: &DropLimits) -> DropState {
         let mut state = self.detector.state(limits);
         if let Some(carried) = self.carried.as_ref().filter(|_| state.drop.is_none()) {
@@ -416,18 +417,18 @@ impl StreamWatch {
         DropState { severity: state.severity.min(most), ..state }
     }
 
-    /// Whether it is in a drop, be it that of an earlier version that goes on, or there is a warning of one.
+    /// Whether it is in a drop, possibly one that continues from an earlier version, or in a warning.
     pub(super) fn drops(&self) -> bool {
         let carried = self.carried.as_ref().map(|carried| carried.detector.severity());
         self.detector.severity().max(carried.unwrap_or_default()) >= Severity::Warning
     }
 
-    /// Whether it is in a drop, recovers from one, or there is a warning of one.
+    /// Whether it is in a drop, recovering from one, or in a warning.
     fn is_shown(&self) -> bool {
         self.detector.severity() != Severity::Quiet || self.carried.is_some()
     }
 
-    /// Whether it shows a drop, which may go on in other versions.
+    /// Whether it shows a drop, which may continue in other versions.
     pub(super) fn is_critical(&self) -> bool {
         self.detector.severity() == Severity::Critical
     }
@@ -494,7 +495,7 @@ impl Carried {
 }
 
 impl Cause {
-    /// The cause of a trace's failure; none in a stream of ranks, as what takes long or costs much need not fail.
+    /// The cause of a trace's failure; none in a stream of ranks, as slow or costly traces need not fail.
     fn of(stream: &Stream, trace: &DoneTrace) -> Self {
         if stream.ranks() {
             return Self::default();
@@ -516,18 +517,18 @@ impl Example {
     }
 }
 
-/// The value that comes most often, and how often; of equals the greatest.
+/// The most frequent value, and its count; of equals the greatest.
 fn most<T: Ord>(values: impl Iterator<Item = T>) -> Option<(T, usize)> {
     let mut counts: BTreeMap<T, usize> = BTreeMap::new();
     values.for_each(|value| *counts.entry(value).or_default() += 1);
     counts.into_iter().max_by_key(|(_, count)| *count)
 }
 
-/// How long a version may rest that usually does, and is not replaced: what runs once a week may be a day late.
+/// How long a version that usually rests may rest without being replaced: a weekly job may be a day late.
 const RESTS: Duration = Duration::from_secs(8 * 86_400);
 
-/// Failures that the cause of a drop is found from, at most.
+/// Most failures from which the cause of a drop is found.
 const FAILURES: usize = 16;
 
-/// Sessions of an example, at most.
+/// Most sessions of an example.
 const SESSIONS: usize = 2;

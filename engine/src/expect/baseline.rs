@@ -1,11 +1,11 @@
-//! Baselines that traces are compared with: an earlier trace of the same query that somebody found good.
+//! Baselines for traces: an earlier trace of the same query that a person found good.
 //!
 //! AgentCI keeps one in a JSON file: `{"schema_version": 1, "agent", "version", "query", "trace": {"spans": [{"tool_calls":
 //! [{"tool_name"}]}], "total_cost_usd"}}` (`baselines.py`). Version 2 holds whole conversations and is not read.
 
 use serde_json::Value;
 
-/// The parts of a good trace that later ones are compared with.
+/// The parts of a good trace with which later ones are compared.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Baseline {
     /// Names of its tool calls in order.

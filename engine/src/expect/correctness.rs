@@ -17,9 +17,9 @@
 //!
 //! With `refutes_premise` only judges are asked: about a rubric of its own, `llm_judge` and `safety_check`.
 //!
-//! Source: AgentCI v2, metrics reference, "Layer 1: Correctness"; `engine/correctness.py`. A judge that could not be
-//! asked fails its check, as there. A rubric that nobody has judged neither fails nor passes: the layer is then
-//! a warning at best. The same holds for an unknown answer, which AgentCI treats as an empty one.
+//! Source: AgentCI v2, metrics reference, "Layer 1: Correctness"; `engine/correctness.py`. A judge that could not be asked fails
+//! its check, as there. A rubric that has not been judged neither fails nor passes: the layer is then a warning at best. The same
+//! holds for an unknown answer, which AgentCI treats as an empty one.
 
 use serde_json::json;
 
@@ -53,7 +53,7 @@ pub fn evaluate(
     }
     let mut asked: Vec<&str> = Vec::new();
     for stage in stages(spec) {
-        // Once the layer is known to fail, or cannot be decided, no further judge is paid for.
+        // Once the layer is known to fail, or cannot be decided, no further judge is paid.
         if found.any_problem() || found.unchecked() > 0 {
             break;
         }

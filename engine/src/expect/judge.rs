@@ -42,13 +42,13 @@ named! {
 /// A judge's verdict on a text under a rule.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct JudgeVerdict {
-    /// The score, from 1 to 5; others are taken as they are.
+    /// The score, from 1 to 5; others are accepted unchanged.
     pub score: i64,
     /// The label.
     pub label: Label,
     /// The judge's reason; `None` if it could not be read.
     pub rationale: Option<String>,
-    /// The judge: our judge, its model and version of the prompts; `None` if it is not known.
+    /// The judge, its model and the version of its prompts; `None` if not known.
     pub judge: Option<String>,
 }
 
@@ -88,7 +88,7 @@ pub struct Outcome {
     pub label: Label,
 }
 
-/// A score as a share of the greatest score, as thresholds are, in `[0,1]`.
+/// A score as a share of the greatest score, like thresholds, in `[0,1]`.
 pub fn share(score: i64) -> Quanta {
     Quanta(score.clamp(0, MAX_SCORE) * (Quanta::ONE / MAX_SCORE))
 }

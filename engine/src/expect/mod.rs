@@ -1,4 +1,4 @@
-//! Expectations: what people wrote down about how a trace must look, in three layers and a half.
+//! Expectations: what people wrote down about a trace, in three layers and a half.
 //!
 //! ```text
 //! correctness   the answer                 a failure stops a build
@@ -7,8 +7,8 @@
 //! cost          tokens, calls, dollars     a warning
 //! ```
 //!
-//! Source: AgentCI v2, metrics reference, and the package's own code where the page is silent. One layer, one file; `spec` is the
-//! model of the file that people write, `observed` what expectations look at.
+//! Source: AgentCI v2, metrics reference, and the package's own code where the page is silent. Each layer has one file; `spec` is
+//! the model of the file that people write, `observed` is the input of the checks.
 
 pub mod baseline;
 mod checked;

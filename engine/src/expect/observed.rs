@@ -1,4 +1,4 @@
-//! The observations that expectations look at: one trace, independent of attribute names and of the rest of the engine.
+//! The observations that expectations check: one trace, independent of attribute names and of the rest of the engine.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use serde_json::{Map, Value};
 
 use super::span_spec::SpanKind;
 
-/// The observations of a trace; `None` stands for what is not known.
+/// The observations of a trace; `None`: not known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
-    /// The agent's final text; empty if it is known to have said nothing.
+    /// The agent's final text; empty if it is known to have given none.
     pub answer: Option<String>,
     /// Tool calls in order of start.
     pub tools: Vec<ObservedTool>,
-    /// The agents that work was handed to; `None`: not on the wire.
+    /// The agents to which work was handed; `None`: not sent.
     pub handoffs: Option<Handoffs>,
     /// Number of model calls, without calls of agents and embeddings.
     pub llm_calls: u64,
@@ -50,7 +50,7 @@ pub struct ObservedTool {
 pub struct Handoffs {
     /// Each handoff in order, with the agent that took over if it is named.
     pub targets: Vec<Option<String>>,
-    /// Agents that could have taken over; `None`: not on the wire.
+    /// Agents that could have taken over; `None`: not sent.
     pub available: Option<BTreeSet<String>>,
 }
 

@@ -35,7 +35,7 @@ use crate::math::sequence::{adjacent_repeats, edit_similarity, lcs_similarity};
 /// The least recall if none is given.
 const MIN_RECALL: f64 = 1.0;
 
-/// Checks the tools of a trace against what is expected of them.
+/// Checks the tools of a trace against the expectations.
 pub fn evaluate(spec: &PathSpec, observed: &Observed, baseline: Option<&Baseline>) -> LayerResult {
     let names = observed.tool_names();
     let used: Vec<&str> = names.iter().map(AsRef::as_ref).collect();

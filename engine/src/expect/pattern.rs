@@ -1,9 +1,9 @@
-//! Regular expressions as Python's `re.search` reads them, for `regex_match` and assertions on spans.
+//! Regular expressions in the syntax of Python's `re.search`, for `regex_match` and assertions on spans.
 //!
 //! Where Python's syntax differs from that of the engines, the pattern is rewritten: `$` outside multi-line mode is the end or a newline
 //! before it, `\Z` the very end, `\<` and `\>` are themselves, and `[`, `&&`, `--` and `~~` inside a class are characters.
 //!
-//! Patterns without look-around and back-references, which most are, take a time that is linear in the text.
+//! Patterns without look-around and back-references, as most are, take linear time in the text.
 
 use serde::Deserialize;
 
@@ -30,7 +30,7 @@ enum Engine {
 #[error("the pattern needs too many steps for this text")]
 pub struct GaveUp;
 
-/// The error of a text that is no pattern.
+/// The error of a text that is not a pattern.
 #[derive(Debug, thiserror::Error)]
 #[error("this is not a regular expression: {0}")]
 pub struct NoPattern(Box<fancy_regex::Error>);
@@ -40,7 +40,7 @@ impl Pattern {
     ///
     /// # Errors
     ///
-    /// Fails if the text is no pattern.
+    /// Fails if the text is not a pattern.
     pub fn new(source: &str) -> Result<Self, NoPattern> {
         let rewritten = rewritten(source);
         let engine = match regex::Regex::new(&rewritten) {
@@ -80,7 +80,7 @@ impl TryFrom<String> for Pattern {
     }
 }
 
-/// The place in a pattern that the rewriting has got to.
+/// The current place while a pattern is rewritten.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Place {
     Outside,

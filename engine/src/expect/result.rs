@@ -3,8 +3,8 @@
 //! Source: AgentCI v2, `engine/results.py`. A query fails hard if its correctness or its path failed, and the path
 //! fails only by a forbidden tool; every other problem is a warning.
 //!
-//! AgentCI treats unknown values as zero or empty. Here a check that needs an unknown value is not made; the
-//! notes say so, and a layer of which no check could be made is skipped.
+//! AgentCI treats unknown values as zero or empty. Here a check that needs an unknown value is not made; the notes say so, and a
+//! layer without any possible check is skipped.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LayerStatus {
-    /// Nothing was asked, or nothing could be checked.
+    /// Nothing was requested, or nothing could be checked.
     Skip,
     /// All that could be checked holds.
     Pass,
@@ -68,7 +68,7 @@ pub(super) struct Findings {
 }
 
 impl LayerResult {
-    /// The result of a layer of which nothing was asked.
+    /// The result of a layer without any request.
     pub fn skipped() -> Self {
         Findings::default().end(LayerStatus::Skip, LayerStatus::Skip)
     }
@@ -178,7 +178,7 @@ impl Findings {
     }
 }
 
-/// A number with so many decimals, correctly rounded from the float, as Python's `round` does.
+/// A number with this many decimals, correctly rounded from the float, as Python's `round` does.
 pub(super) fn rounded(value: f64, decimals: usize) -> f64 {
     // Digits that were just printed can be parsed.
     format!("{value:.decimals$}").parse().unwrap_or(value)

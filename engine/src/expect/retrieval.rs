@@ -1,10 +1,10 @@
 //! Layer 2.5: the results of a retriever. A problem is a warning; results that cannot be read are not checked.
 //!
 //! ```text
-//! forbid_empty        not: everything it gave back was empty, and the answer says something and does not refuse
+//! forbid_empty        fails if all results were empty, and the answer says something and does not refuse
 //! min_results         items of all results >= least; only if each is a list
 //! expected_sources    each is in the text of the results, in any case
-//! facts_in_context    which expected terms of the answer are in there; decides nothing
+//! facts_in_context    which expected terms of the answer are in there; does not affect the status
 //! ```
 //!
 //! Empty is null, `[]`, space, or one of `empty_markers`. A result is that of a call of the tool; a text that is the
@@ -45,7 +45,7 @@ struct Results {
     ids: bool,
 }
 
-/// Checks what was retrieved against what is expected of it.
+/// Checks what was retrieved against the expectations.
 pub fn evaluate(
     spec: &RetrievalSpec,
     correctness: Option<&CorrectnessSpec>,
@@ -69,7 +69,7 @@ pub fn evaluate(
 fn read(spec: &RetrievalSpec, observed: &Observed) -> Result<Results, String> {
     let held = |tool: &&ObservedTool| tool.result.as_ref().is_some_and(|result| !result.is_null());
     let calls = || observed.tools.iter().filter(|tool| tool.name.as_ref() == Some(&spec.tool));
-    // If any call has a result, results are on the wire: a call of the retriever without one found nothing.
+    // If any call has a result, results are sent: a call of the retriever without one found nothing.
     let captured = observed.tools.iter().any(|tool| held(&tool));
     if calls().next().is_some() && captured {
         let result = |tool: &ObservedTool| {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 #[serde(try_from = "Map<String, Value>")]
 pub struct Schema(Validator);
 
-/// The error of something that is no schema.
+/// The error of something that is not a schema.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NoSchema {
     /// It cannot be read as a schema.

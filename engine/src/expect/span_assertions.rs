@@ -1,10 +1,10 @@
 //! Assertions on single spans, as part of layer 1: each must hold for every span that its selector finds, and the selector
 //! must find one.
 //!
-//! A field is `name`, `input_data`, `output_data` and so on, or a path into `attributes` and `metadata`, whose rest is
-//! one key, else key by key. A tool call has the attributes `tool.args`, `tool.args.NAME` and, if it is known, `tool.result`.
-//! A value that is no text is compared as Python writes it; a list or object as JSON. Arguments and results that are not
-//! known are not checked; AgentCI always has them.
+//! A field is `name`, `input_data`, `output_data` and so on, or a path into `attributes` and `metadata`, whose rest is one key,
+//! else key by key. A tool call has the attributes `tool.args`, `tool.args.NAME` and, if it is known, `tool.result`. A value that
+//! is not a text is compared as Python writes it; a list or object as JSON. Arguments and results that are not known are not
+//! checked; AgentCI always has them.
 //!
 //! A judge is asked about the field alone, whatever the results of the other checks, and about equal texts once.
 //!
@@ -86,8 +86,8 @@ impl Selected {
     }
 }
 
-/// The spans that a selector finds; `None` if it is not known whether there are any. The wire never tells that there was no
-/// handoff or guardrail, so for these it is `None` if none is found.
+/// The spans that a selector finds; `None` if it is not known whether there are any. The absence of a handoff or guardrail is never
+/// sent, so for these it is `None` if none is found.
 fn select(selector: &SpanSelector, observed: &Observed) -> Option<Vec<Selected>> {
     let held = observed.spans.as_ref().map(|spans| {
         spans.iter().filter(|span| span.kind == selector.kind && span.name == selector.name)
@@ -293,7 +293,7 @@ mod tests {
         let good =
             [(question, "refund policy", 4), (question, "refunds", 5), ("It is small.", "5", 3)];
         assert_eq!(run(&good).status, LayerStatus::Pass);
-        // One that nobody has judged is no failure, and does not pass.
+        // A rubric that was not judged is no failure, and does not pass.
         assert_eq!(run(&good[..2]).status, LayerStatus::Warn);
         let bad = run(&[(question, "refund policy", 3), good[1], good[2]]);
         assert_eq!(bad.status, LayerStatus::Fail);

@@ -10,7 +10,7 @@ use super::pattern::Pattern;
 use super::spec::Rubric;
 use crate::named::named;
 
-/// An assertion about every span of a kind and name, of which there must be one.
+/// An assertion about every span of a kind and name; there must be at least one.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpanAssertion {

@@ -3,7 +3,7 @@
 //!
 //! Source: AgentCI v2, `schema/spec_models.py` and `loader.py`. Settings under `defaults` hold for every query that does
 //! not set them itself, at any depth; unlike there, a setting that a query does not write never overrides them. An unknown key is
-//! an error, while AgentCI ignores it. `task_id` is ours: traces of that task are matched to the query whatever
+//! an error, while AgentCI ignores it. `task_id` is an addition: traces of that task are matched to the query whatever
 //! their text.
 
 use serde::Deserialize;
@@ -82,7 +82,7 @@ pub struct Query {
     /// The user's text.
     #[serde(deserialize_with = "not_blank")]
     pub query: String,
-    /// The task that its traces name; ours.
+    /// The task that its traces name; an addition of agentgauge.
     pub task_id: Option<String>,
     /// The purpose of the query.
     pub description: Option<String>,
@@ -107,7 +107,7 @@ pub struct Query {
 pub struct CorrectnessSpec {
     /// Terms that must all be in the answer, in upper or lower case.
     pub expected_in_answer: Option<Vec<String>>,
-    /// Terms of which one must be in the answer, in upper or lower case.
+    /// Terms, at least one of which must be in the answer, in upper or lower case.
     pub any_expected_in_answer: Option<Vec<String>>,
     /// Terms that must not be in the answer, in upper or lower case.
     pub not_in_answer: Option<Vec<String>>,
@@ -115,9 +115,9 @@ pub struct CorrectnessSpec {
     pub exact_match: Option<String>,
     /// A pattern that must be found in the answer.
     pub regex_match: Option<Pattern>,
-    /// A schema of which the answer must be JSON.
+    /// A schema that the answer must match as JSON.
     pub json_schema: Option<Schema>,
-    /// Rubrics that judges must find kept.
+    /// Rubrics that judges must find satisfied.
     pub llm_judge: Option<Vec<Rubric>>,
     /// A rubric that is judged only if nothing has failed before it.
     pub safety_check: Option<Rubric>,
@@ -135,7 +135,7 @@ pub struct Rubric {
     pub rule: String,
     /// The meaning of each score.
     pub scale: Option<Vec<String>>,
-    /// The least share of the full score with which the rule is kept.
+    /// The least share of the full score with which the rule is satisfied.
     #[serde(default = "rubric_threshold", deserialize_with = "share")]
     pub threshold: f64,
     /// Examples for the judge.
@@ -254,7 +254,7 @@ impl Spec {
     ///
     /// # Errors
     ///
-    /// Fails with the line and the key of the first thing that is no YAML, unknown, missing or out of range.
+    /// Fails with the line and the key of the first thing that is not YAML, unknown, missing or out of range.
     pub fn parse(text: &str) -> Result<Self, SpecError> {
         let mut tree = yaml::parse(text)?;
         if let Some(defaults) = tree.get("defaults").cloned() {
@@ -272,7 +272,7 @@ impl Spec {
         Ok(spec)
     }
 
-    /// What the file asks for that is not supported here, in plain sentences.
+    /// Requests in the file that are not supported here, in plain sentences.
     pub fn not_supported(&self) -> Vec<String> {
         let mut said = Vec::new();
         let mut say = |holds: bool, sentence: String| {

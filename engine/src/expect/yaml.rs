@@ -69,7 +69,7 @@ impl Node {
         (!matches!(value.kind, Kind::Null)).then_some(value)
     }
 
-    /// Replaces each item of the list under a key by what `change` makes of it.
+    /// Replaces each item of the list under a key by the result of `change`.
     pub(super) fn map_items(&mut self, key: &str, change: impl Fn(Self) -> Self) {
         let Kind::Table(entries) = &mut self.kind else { return };
         let Some(entry) = entries.iter_mut().find(|entry| entry.key == key) else { return };

@@ -1,4 +1,4 @@
-//! The agent whose series something counts towards.
+//! The agent under which something is counted.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::hash::FixedHasher;
 /// The service name of the agent that stands for all agents over `max_agents`.
 pub const OVERFLOW: &str = "__overflow__";
 
-/// Number of known agents at which all are forgotten. Keys that are held stay valid.
+/// Number of known agents at which all are forgotten. Keys in use stay valid.
 const MOST: usize = 4_096;
 
 facts! {
@@ -28,21 +28,22 @@ facts! {
         pub service_name: Arc<str>,
         /// `gen_ai.agent.name`; empty: no span named it.
         pub agent_name: Arc<str>,
-        /// Its version; empty: not told.
+        /// Its version; empty: not sent.
         pub agent_version: Arc<str>,
-        /// `deployment.environment.name`; empty: not told.
+        /// `deployment.environment.name`; empty: not sent.
         pub environment: Arc<str>,
     }
 }
 
-/// The agent whose series a trace counts towards: its parts, shared by everything that refers to it. Keys are ordered by their parts.
+/// The agent under which a trace counts: its parts, shared by everything that refers to it. Keys are ordered by their parts.
 #[derive(Clone, Deserialize)]
 #[serde(from = "AgentParts")]
 pub struct AgentKey(Arc<Agent>);
 
 struct Agent {
     parts: AgentParts,
-    // The parts in order, each with an end that sorts before all that may follow within a part: bytes are ordered as the parts are.
+    // The parts in order, each with an end mark that sorts before anything that may follow within a part, so that bytes sort like
+    // the parts.
     order: Box<[u8]>,
     hash: u64,
     unversioned: u64,
@@ -61,7 +62,7 @@ impl AgentParts {
 }
 
 impl AgentKey {
-    /// The agent that stands for all that have no series of their own.
+    /// The agent that stands for all agents without series of their own.
     pub(crate) fn overflow() -> Self {
         AgentParts { service_name: OVERFLOW.into(), ..AgentParts::default() }.into()
     }
@@ -71,7 +72,7 @@ impl AgentKey {
         AgentParts { tenant: tenant.into(), ..AgentParts::default() }.into()
     }
 
-    /// A key that differs from this one in what is changed.
+    /// A copy of this key with some parts changed.
     #[must_use]
     pub fn with(&self, change: impl FnOnce(&mut AgentParts)) -> Self {
         let mut parts = self.0.parts.clone();
@@ -79,12 +80,12 @@ impl AgentKey {
         parts.into()
     }
 
-    /// The other versions of this agent in the same environment, of those that are held, in no order.
+    /// The other versions of this agent in the same environment that are in `held`, in no particular order.
     pub fn other_versions<'a, V>(
         &'a self,
         held: &'a BTreeMap<Self, V>,
     ) -> impl Iterator<Item = (&'a Self, &'a V)> {
-        // They stand on both sides of it.
+        // They are on both sides of it.
         let before = held.range::<Self, _>(..self).rev();
         let after = held.range::<Self, _>((Bound::Excluded(self), Bound::Unbounded));
         let before = before.take_while(|(other, _)| other.is_called_as(self));
@@ -92,7 +93,7 @@ impl AgentKey {
         before.chain(after).filter(|(other, _)| other.environment == self.environment)
     }
 
-    /// The agents of the same service and environment that a span named, of those that are held, in their order.
+    /// The agents of the same service and environment that have a name, of those in `held`, in order.
     pub fn others_of_service<'a, V>(
         &'a self,
         held: &'a BTreeMap<Self, V>,
@@ -100,7 +101,7 @@ impl AgentKey {
         self.of_service(held).filter(|(other, _)| !other.agent_name.is_empty())
     }
 
-    /// The agents of the same service and environment that no span has named, of those that are held, in their order.
+    /// The agents of the same service and environment without a name, of those in `held`, in order.
     pub fn unnamed_of_service<'a, V>(
         &'a self,
         held: &'a BTreeMap<Self, V>,
@@ -109,7 +110,7 @@ impl AgentKey {
         self.of_service(held).take_while(|(other, _)| other.agent_name.is_empty())
     }
 
-    /// The agents of the same service and environment, of those that are held, in their order.
+    /// The agents of the same service and environment that are in `held`, in order.
     fn of_service<'a, V>(
         &'a self,
         held: &'a BTreeMap<Self, V>,
@@ -128,13 +129,13 @@ impl AgentKey {
             .filter(|(other, _)| other.environment == self.environment)
     }
 
-    /// Whether both are versions or environments of one agent: they differ in nothing else, and sort next to each other.
+    /// Whether both are versions or environments of one agent: they differ in nothing else, and are adjacent in the order.
     fn is_called_as(&self, other: &Self) -> bool {
         (&self.tenant, &self.service_name, &self.agent_name)
             == (&other.tenant, &other.service_name, &other.agent_name)
     }
 
-    /// Whether both are the same one in memory.
+    /// Whether both point to the same agent in memory.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -144,7 +145,7 @@ impl AgentKey {
         self.0.hash
     }
 
-    /// A hash of its parts but the version, the same in every process.
+    /// A hash of its parts without the version, the same in every process.
     pub(crate) fn hash_of_all_versions(&self) -> u64 {
         self.0.unversioned
     }

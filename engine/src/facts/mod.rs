@@ -1,9 +1,9 @@
-//! What one stage tells the next.
+//! Messages from one stage to the next.
 //!
-//! Every hop is an idempotent upsert: an update replaces everything of a lower revision under the same key, so a stage may
-//! see it late, twice or again after a restart. The receiver keeps the highest revision; an equal one is accepted.
-//! Within a process these structs are moved; between processes, and in snapshots, they are `MessagePack` with the names of
-//! those fields that do not have their default.
+//! Every hop is an idempotent upsert: an update replaces everything of a lower revision under the same key, so it may arrive late,
+//! twice, or again after a restart. The receiver keeps the highest revision; an equal one is accepted. Within a process these
+//! structs are moved; between processes, and in snapshots, they are `MessagePack` with the names of the fields that differ from
+//! their default.
 
 mod agent;
 mod session;
@@ -27,7 +27,7 @@ pub use trace::{
     ToolCall, TraceFacts, TraceState, TurnStart,
 };
 
-/// Structs of which fields with the default value are left out when written; so fields are written by name, never by order.
+/// Structs whose fields with the default value are left out when written; so fields are written by name, never by order.
 macro_rules! facts {
     ($($(#[$about:meta])* pub struct $name:ident { $($(#[$doc:meta])* pub $field:ident: $kind:ty,)* })*) => {$(
         $(#[$about])*
@@ -51,7 +51,7 @@ facts! {
         pub tenant: Arc<str>,
         /// The session id.
         pub id: Arc<str>,
-        /// What tells sessions with the same id apart: the namespace of their services, or their agent; empty: the id alone does.
+        /// What distinguishes sessions with the same id: the namespace of their services, or their agent; empty: the id suffices.
         pub scope: Arc<str>,
         /// The attribute that named the session; `trace` or `instance` if none did.
         pub source: Arc<str>,
@@ -65,19 +65,18 @@ facts! {
         pub scope: Arc<str>,
     }
 
-    /// A marker that divides what came before it from what comes after.
-    /// A stage passes it on when it has come in on all of its inputs.
+    /// A marker that separates earlier inputs from later ones. A stage passes it on once it has arrived on all of its inputs.
     #[derive(Copy)]
     pub struct Barrier {
         /// The number of the barrier.
         pub epoch: u64,
-        /// The record of the log after which a snapshot is made: of what each stage holds when the
-        /// barrier has come in on all its inputs; absent: no snapshot.
+        /// The record of the log after which a snapshot is made, of each stage's state when the barrier has arrived on all its
+        /// inputs; absent: no snapshot.
         pub log_sequence: Option<u64>,
     }
 
-    /// A shard of the session stage has a new owner, which has told everything that the shard holds: what was told of the shard
-    /// under a lower revision, and not again, is gone.
+    /// A shard of the session stage has a new owner, which has sent everything that the shard holds: whatever was sent for the
+    /// shard under a lower revision, and not again, is gone.
     #[derive(Copy)]
     pub struct Began {
         /// The shard.
@@ -88,7 +87,7 @@ facts! {
 }
 
 impl SessionKey {
-    /// Whether it is the session of a single trace that named none.
+    /// Whether it is the session of a single trace without a session key.
     pub fn is_own(&self) -> bool {
         &*self.source == "trace"
     }

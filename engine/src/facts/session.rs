@@ -1,4 +1,4 @@
-//! What the session stage tells the agent stage.
+//! Messages from the session stage to the agent stage.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -20,10 +20,10 @@ use crate::small_map::SmallMap;
 use crate::span::{Attempt, TraceId};
 
 facts! {
-    /// A sum over the traces that tell an amount.
+    /// A sum over the traces that report an amount.
     #[derive(Copy)]
     pub struct PartialSum {
-        /// Traces that tell the amount.
+        /// Traces that report the amount.
         pub traces: u64,
         /// The sum of their amounts.
         pub sum: u64,
@@ -36,37 +36,37 @@ facts! {
         pub model_calls: u64,
         /// Tool calls.
         pub tool_calls: u64,
-        /// Tool calls of which the wire tells whether they failed.
+        /// Tool calls whose success or failure is known.
         pub judged_calls: u64,
         /// Tool calls that failed.
         pub failed_calls: u64,
         /// Model calls that failed.
         pub failed_model_calls: u64,
-        /// Model calls that were stopped before their end or refused; one more for each trace whose agent was stopped as a whole.
+        /// Model calls that were stopped early or refused; one more for each trace whose agent was stopped as a whole.
         pub stopped_calls: u64,
         /// Tokens written.
         pub output_tokens: PartialSum,
         /// Cost in 1e-12 USD.
         pub cost_quanta: PartialSum,
-        /// From the first start in a trace to the last end, in nanoseconds, summed over traces: pauses between them are left out.
+        /// From the first start in a trace to the last end, in nanoseconds, summed over traces: pauses between traces are left out.
         pub nanos: u64,
         /// The longest call of a model or a tool, in nanoseconds.
         pub longest_call_nanos: u64,
         /// Distinct words of the last answer; absent: no text arrived.
         pub answer_words: Option<u64>,
-        /// Hash of the name of the tool that was called last; absent: none was called, or its name is not told.
+        /// Hash of the name of the tool that was called last; absent: none was called, or its name is unknown.
         pub last_tool: Option<u64>,
-        /// Hash of the names of the models that were called by the last trace that called any; absent: none did, or no name is told.
+        /// Hash of the names of the models called by the last trace that called any; absent: none did, or no name is known.
         pub last_models: Option<u64>,
         /// Whether the last trace ended in an error.
         pub ended_in_error: bool,
     }
 
-    /// What a done trace adds to a run of its agent. Key: trace_id. Full replacement.
+    /// The contribution of a done trace to a run of its agent. Key: trace_id. Full replacement.
     pub struct RunTrace {
         /// The trace.
         pub trace_id: TraceId,
-        /// Whether the trace is not done any more, or is not this agent's any more.
+        /// Whether the trace is no longer done, or no longer this agent's.
         pub gone: bool,
         /// The attempt that it is part of.
         pub attempt: Option<Attempt>,
@@ -90,9 +90,9 @@ facts! {
         pub cost_quanta: Option<i64>,
         /// Whether it is flagged: it is judged whatever the rate, if flagged traces are.
         pub flagged: bool,
-        /// Its risk by all signals but the outcome, without the judge's scores, in quanta of 1e-12.
+        /// Its risk by all signals except the outcome, without the judge's scores, in quanta of 1e-12.
         pub risk_quanta: Option<i64>,
-        /// Reported scores of the trace, and those of its session that the trace has no score for.
+        /// Reported scores of the trace, and those of its session for which the trace has no score.
         pub reported: Vec<ReportedScore>,
         /// Its signals, in quanta of 1e-12, in the order of their names.
         pub signals: Vec<(Cow<'static, str>, i64)>,
@@ -116,7 +116,7 @@ facts! {
         pub sum_quanta: i128,
     }
 
-    /// What one shard knows of one agent in one pane of one window. Full replacement.
+    /// The state of one pane of one window, for one agent on one shard. Full replacement.
     pub struct PaneSum {
         /// Width of the pane, in nanoseconds.
         pub width_nanos: u64,
@@ -128,7 +128,7 @@ facts! {
         pub risk_count: u64,
         /// Their risks, without the judge's scores.
         pub levels: SmallVec<[Level; 4]>,
-        /// Risks with the judge's scores, of the traces that our judge was asked about.
+        /// Risks with the judge's scores, of the traces that the judge was asked about.
         pub judged_levels: SmallVec<[Level; 4]>,
         /// Traces of these with an uncertainty.
         pub uncertainty_count: u64,
@@ -152,32 +152,33 @@ facts! {
         pub risk_quanta: Option<i64>,
         /// Its weighted uncertainty without the judge's scores, in quanta of 1e-12.
         pub uncertainty_quanta: Option<i64>,
-        /// Its risk with the judge's scores, in quanta of 1e-12; absent: our judge was not asked.
+        /// Its risk with the judge's scores, in quanta of 1e-12; absent: the judge was not asked.
         pub judged_quanta: Option<i64>,
     }
 
-    /// The facts of a trace that was first done, to find drops by; or an outcome of a trace or a session that was told later, on
-    /// its own. An absent fact is not known, or was told before.
+    /// The facts of a trace that was first done, to detect drops; or an outcome of a trace or a session that was reported later, by
+    /// itself. An absent fact is not known, or was sent before.
     pub struct DoneTrace {
-        /// The trace; absent: the outcome is of a session.
+        /// The trace; absent: the outcome is that of a session.
         pub trace_id: Option<TraceId>,
         /// Start, in nanoseconds since the Unix epoch.
         pub start_unix_nano: u64,
-        /// Wall time of the end of the trace; of an outcome that was told later, the wall time when it was told.
+        /// Wall time of the end of the trace; for an outcome that was reported later, the wall time of its arrival.
         pub at_unix_nano: u64,
-        /// When the newest span, log record or report of it arrived, by time, not wall time.
+        /// When its newest span, log record or report arrived, in engine time, not wall time.
         pub touched_unix_nano: u64,
         /// Its risk, by all signals.
         pub risk_quanta: Option<i64>,
         /// Whether the trace failed, by computed signals alone.
         pub failed: Option<bool>,
-        /// Whether the outcome that somebody told is no success.
+        /// Whether the reported outcome is not a success.
         pub outcome_failed: Option<bool>,
-        /// Whether one of its tool calls failed; absent: no call tells.
+        /// Whether one of its tool calls failed; absent: not known for any call.
         pub tools_failed: Option<bool>,
         /// Whether it has a loop.
         pub looped: Option<bool>,
-        /// Its effort; of an outcome of a session or a run, that of its last done trace, unless an outcome of that was told.
+        /// Its effort; for an outcome of a session or a run, that of its last done trace, unless that trace has a reported outcome
+        /// of its own.
         pub effort: Option<Effort>,
         /// The session.
         pub session: ScopedId,
@@ -185,7 +186,7 @@ facts! {
         pub signal: Cow<'static, str>,
         /// The tool that failed last or loops; empty: none.
         pub tool: String,
-        /// The kind of error by which that tool failed, else the trace; empty: not told.
+        /// The kind of error by which that tool failed, else the trace; empty: not known.
         pub error_type: String,
     }
 
@@ -201,11 +202,11 @@ facts! {
     pub struct SilencesOfWeek {
         /// These traces, each once.
         pub traces: u64,
-        /// Those that went on after a silence, by the longest such silence of each.
+        /// Those that continued after a silence, by the longest such silence of each.
         pub ended: BTreeMap<u8, u64>,
-        /// Those whose root was waited for until `assemble.trace_max_age`, and that were silent at the end.
+        /// Those that waited for their root until `assemble.trace_max_age` and were silent at the end.
         pub lost: u64,
-        /// How long these were silent at the end, added up, in nanoseconds.
+        /// Their total silence at the end, in nanoseconds.
         pub lost_nanos: u64,
     }
 
@@ -217,11 +218,11 @@ facts! {
         pub count: u64,
         /// Sum of the scores, in quanta of 1e-12.
         pub sum_quanta: i128,
-        /// Exemplars in the order of their buckets, at most one for each; none where scores are taken back.
+        /// Exemplars in the order of their buckets, at most one for each; none where scores can be subtracted.
         pub exemplars: SmallVec<[Exemplar; 2]>,
     }
 
-    /// The trace of a bucket that ended last.
+    /// The trace in a bucket that ended last.
     #[derive(Copy)]
     pub struct Exemplar {
         /// The bucket.
@@ -234,7 +235,7 @@ facts! {
         pub score_quanta: i64,
     }
 
-    /// What one shard of the session stage knows of one agent. Key: (agent, shard).
+    /// The state of one agent on one shard of the session stage. Key: (agent, shard).
     pub struct SessionFacts {
         /// The agent.
         pub agent: Option<AgentKey>,
@@ -242,9 +243,9 @@ facts! {
         pub shard: u32,
         /// Revision: an update replaces every one with a lower revision.
         pub revision: u64,
-        /// Whether the shard holds nothing of this agent any more.
+        /// Whether the shard has nothing left of this agent.
         pub tombstone: bool,
-        /// Whether there is no trace that is certain to be this agent's.
+        /// Whether no trace is certain to be this agent's.
         pub uncertain: bool,
         /// Panes that changed; one without traces and sessions is deleted.
         pub panes: Vec<PaneSum>,
@@ -254,19 +255,19 @@ facts! {
         pub counters: Counters,
         /// Counters of earlier processes, of the families whose totals are shown.
         pub earlier: Counters,
-        /// The latest `last_heard_unix_nano` of its traces, certain to be its own or not.
+        /// The latest `last_heard_unix_nano` of its traces, including those that are not certain to be its own.
         pub last_heard_unix_nano: u64,
         /// Open sessions.
         pub sessions_active: u64,
-        /// Sessions in which a loop goes on; one with loops of several kinds is in several.
+        /// Sessions with a running loop, by labels; a session with loops of several kinds counts once for each kind.
         pub sessions_looping: BTreeMap<LoopLabels, u64>,
-        /// Sessions in which a loop goes on that is known by more than names, each once.
+        /// Sessions with a running loop that has more evidence than names, each counted once.
         pub looping: u64,
-        /// Sessions that go on over a limit, or have a trace that does.
+        /// Sessions that keep running over a limit, or that have a trace that does.
         pub sessions_over_limit: BTreeMap<RunLimit, u64>,
-        /// Reliabilities of open sessions, as they are.
+        /// Current reliabilities of open sessions.
         pub open_reliability: Option<ScoreHistogram>,
-        /// Consistencies of open sessions, as they are.
+        /// Current consistencies of open sessions.
         pub open_consistency: Option<ScoreHistogram>,
         /// Reliabilities of closed sessions, each session once.
         pub closed_reliability: Option<ScoreHistogram>,
@@ -276,17 +277,17 @@ facts! {
         pub trace_signals: SmallMap<Cow<'static, str>, ScoreHistogram>,
         /// Traces that are part of a run, if they changed.
         pub run_traces: Vec<RunTrace>,
-        /// Traces that were first done, and outcomes that were told, since the last update.
+        /// Traces that were first done, and outcomes that were reported, since the last update.
         pub done_traces: Vec<DoneTrace>,
-        /// Whether the update has nothing but panes: what was told of the rest before stays.
+        /// Whether the update has only panes: the other numbers stay as sent before.
         pub panes_only: bool,
-        /// How long its traces are silent.
+        /// How long its traces have been silent.
         pub silences: Silences,
-        /// Distributions of what its traces took, each trace once.
+        /// Distributions of what its traces used, each trace once.
         pub distributions: SmallMap<Distribution, ScoreHistogram>,
-        /// How much effort its sessions took.
+        /// The effort of its sessions.
         pub spread: Arc<Spread>,
-        /// How much effort its done traces took, each by itself.
+        /// The effort of its done traces, each by itself.
         pub trace_spread: Arc<Spread>,
     }
 }
@@ -306,14 +307,14 @@ pub struct BucketCounts {
 }
 
 impl BucketCounts {
-    /// Has at least this many buckets, and at most as many as there may be.
+    /// Widens to at least this many buckets, within the maximum.
     pub(crate) fn widen(&mut self, buckets: usize) {
         self.len = self.len.max(buckets.min(MOST_BUCKETS));
     }
 }
 
 impl From<&[u64]> for BucketCounts {
-    /// The first counts, as many as there may be.
+    /// The first counts, up to the maximum.
     fn from(counts: &[u64]) -> Self {
         let mut held = Self::default();
         held.widen(counts.len());
@@ -352,7 +353,7 @@ impl DerefMut for BucketCounts {
 }
 
 impl ScoreHistogram {
-    /// Adds another one; of the exemplars of a bucket the greatest stays.
+    /// Adds another histogram; for each bucket the greatest exemplar stays.
     pub(crate) fn add(&mut self, other: &Self) {
         self.buckets.widen(other.buckets.len());
         for (held, count) in self.buckets.iter_mut().zip(&*other.buckets) {
@@ -389,8 +390,8 @@ fn grows<L: Ord>(counts: &BTreeMap<L, u64>, earlier: &BTreeMap<L, u64>) -> bool 
 }
 
 impl Effort {
-    /// Both efforts together; the answer, the last tool and the last models are those of `other`, which came later, if it has any, and how
-    /// they ended is how `other` did.
+    /// The sum of both efforts; the answer, the last tool and the last models are those of `other`, the later one, if it has any,
+    /// and the way of ending is that of `other`.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let longest = self.longest_call_nanos.max(other.longest_call_nanos);
@@ -404,7 +405,7 @@ impl Effort {
         }
     }
 
-    /// The effort without `other`, which was added; the answer, the last tool, the last models, the longest call and the end stay.
+    /// Subtracts `other`, which was added; the answer, the last tool, the last models, the longest call and the end stay.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         self.combined(other, u64::saturating_sub)
@@ -435,18 +436,18 @@ impl Effort {
 }
 
 impl DoneTrace {
-    /// The place of its facts among those of all agents: the order of arrival, whichever shard tells them.
+    /// The position of its facts among those of all agents: the order of arrival, whichever shard sends them.
     pub fn turn(&self) -> (u64, u64, Option<TraceId>, &ScopedId) {
         (self.touched_unix_nano, self.start_unix_nano, self.trace_id, &self.session)
     }
 
-    /// Whether it has the facts of a trace that was first done, and is not an outcome that was told later.
+    /// Whether it has the facts of a trace that was first done, rather than an outcome that was reported later.
     pub fn is_first(&self) -> bool {
         self.looped.is_some()
     }
 
-    /// A hash that tells it from whatever else is told of this or any other agent: of a trace's facts, or of an outcome that was told
-    /// later, of that trace or of the session that began then. It is the same in every process, and when it is told again.
+    /// A hash that is unique among all such messages of all agents: for a trace's facts, or for an outcome that was reported later,
+    /// of that trace or of the session that began then. It is the same in every process, and when the message is sent again.
     pub fn name(&self, agent: &AgentKey) -> u128 {
         let ScopedId { id, scope } = &self.session;
         let mut hasher = Xxh3::with_seed(agent.hash());
@@ -494,7 +495,7 @@ mod tests {
         for (number, name) in names.iter().enumerate() {
             assert!(!names[..number].contains(name), "{number}");
         }
-        // Told again it has the same name, whatever else is told of it.
+        // A resent message has the same name, whatever else is sent with it.
         let again = DoneTrace { touched_unix_nano: 9, start_unix_nano: 5, ..trace };
         assert_eq!(again.name(&agents[0]), names[0]);
     }

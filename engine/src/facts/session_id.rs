@@ -1,4 +1,4 @@
-//! The name of a session among all, and the order of sessions.
+//! The full name of a session, and the order of sessions.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::{ScopedId, SessionKey};
 use crate::span::TraceId;
 use crate::tenants::TraceKey;
 
-/// A session. Sessions of one id stand next to each other.
+/// A session. Sessions with the same id are adjacent in the order.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct SessionId {
     /// The tenant; empty without tenants.
@@ -25,7 +25,7 @@ impl SessionId {
         ScopedId { id: self.id.clone(), scope: self.scope.clone() }
     }
 
-    /// The trace that has this id among those of the session's tenant.
+    /// The trace with this id, in the session's tenant.
     pub(crate) fn trace(&self, trace: TraceId) -> TraceKey {
         TraceKey::new(trace, Some(&self.tenant))
     }

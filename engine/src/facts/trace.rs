@@ -1,4 +1,4 @@
-//! What the assemble stage tells the session stage.
+//! Messages from the assemble stage to the session stage.
 
 use std::sync::Arc;
 
@@ -16,37 +16,37 @@ use crate::span::{
     Attempt, Guardrail, IdHash, Report, Source, SpanId, Status, ToolResult, TraceId, Values,
 };
 
-/// The state of a trace: whether more of it may come.
+/// The state of a trace: whether it may change.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
 pub enum TraceState {
-    /// Spans may still come.
+    /// Spans may still arrive.
     #[default]
     Open,
-    /// The root ended and the trace was quiet, or the trace timed out; a late span re-opens it.
+    /// The root ended and the trace was quiet, or the trace timed out; a late span reopens it.
     Done,
-    /// Final: nothing can change it any more.
+    /// Final: nothing can change it.
     Sealed,
 }
 
-/// The reason why a trace is over, or what an open one waits for; in rising order of how long the wait is.
+/// Why a trace is done, or what an open one waits for; in rising order of the length of the wait.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
 pub enum OverBy {
-    /// Its root is in.
+    /// Its root has arrived.
     #[default]
     Root,
-    /// The parent of an agent's span is of another process, and did not come: that span is the root.
+    /// The parent of an agent's span is in another process and did not arrive: that span is the root.
     RemoteParent,
-    /// A parent is missing, and parents of such spans do not come.
+    /// A parent is missing, and parents of such spans never arrive.
     ParentsNeverCome,
-    /// A parent is missing, and nothing is known of it.
+    /// A parent is missing, and nothing is known about it.
     NothingKnown,
-    /// The parent of an agent's span is of the same process: its caller still runs.
+    /// The parent of an agent's span is in the same process: its caller is still running.
     LocalParent,
-    /// A parent is missing, and parents of such spans come.
+    /// A parent is missing, and parents of such spans usually arrive.
     ParentsCome,
     /// The trace was open for `trace_max_age`.
     Age,
@@ -61,16 +61,16 @@ pub enum OverBy {
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
 pub enum TurnStart {
-    /// The wire does not tell, and no text of the trace answers anybody.
+    /// Not known, and no text of the trace answers a user.
     #[default]
     Unknown,
     /// A user's message began it.
     Asked,
-    /// It continues the trace before it.
+    /// It continues the previous trace.
     Continued,
 }
 
-/// What a step of a trace calls: its kind.
+/// The kind of callee of a step.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
@@ -90,12 +90,12 @@ pub enum StepKind {
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
 pub enum ExpectedStatus {
-    /// Nothing was expected, or nothing that was expected could be checked.
+    /// Nothing was expected, or nothing expected could be checked.
     #[default]
     Skip,
     /// As expected.
     Pass,
-    /// Not quite.
+    /// Not quite as expected.
     Warn,
     /// Not as expected.
     Fail,
@@ -110,7 +110,7 @@ facts! {
         pub arguments: Option<Arc<str>>,
         /// Hash of the canonical result; absent: not sent.
         pub result_hash: Option<u64>,
-        /// Whether the call failed; absent: the wire does not tell.
+        /// Whether the call failed; absent: not known.
         pub error: Option<bool>,
         /// The kind of error, if the call failed: the name of a class, a code.
         pub error_type: Option<Arc<str>>,
@@ -120,26 +120,27 @@ facts! {
         pub end_unix_nano: u64,
         /// Hash of the canonical arguments; absent: not sent.
         pub arguments_hash: Option<u64>,
-        /// Sorted hashes of the distinct values in the arguments; only where the run may go on in the next trace.
+        /// Sorted hashes of the distinct values in the arguments; only where the run may continue in the next trace.
         pub argument_values: Values,
-        /// Hash of the id that the model gave the call; only where the run may go on in the next trace.
+        /// Hash of the id that the model gave the call; only where the run may continue in the next trace.
         pub call_id: Option<IdHash>,
-        /// Whether start and end are those of the call, not of the model call that asked for it.
+        /// Whether start and end are those of the call, rather than of the model call that requested it.
         pub timed: bool,
-        /// The series that it is of: the call, or the agent at work beside others, that it was made within, by the place of that one's span
-        /// in the trace, or a number beyond these where the span has not come; absent: that of the trace itself.
+        /// The series that the call belongs to, as the index of the span (a tool call or a parallel agent) that contains it; an
+        /// index past the last span if that span has not arrived; absent: the trace's own series.
         pub within: Option<u32>,
-        /// Its span, or the span of the model call that asked for it; zero: unknown, as for a call that came with an earlier trace.
+        /// Its span, or the span of the model call that requested it; zero: unknown, as for a call that arrived with an earlier
+        /// trace.
         pub span_id: SpanId,
     }
 
-    /// What a trace says apart from its calls.
+    /// What a trace reports apart from its calls.
     pub struct Remarks {
         /// The session that the trace's session continues.
         pub previous_session: Option<String>,
         /// Verdicts of guardrails, in order of start; only the first ones, up to a bound.
         pub guardrails: Vec<Guardrail>,
-        /// When the agent began to wait for somebody, in nanoseconds since the Unix epoch; absent: it does not wait.
+        /// When the agent started to wait for a person, in nanoseconds since the Unix epoch; absent: it does not wait.
         pub waits_since_unix_nano: Option<u64>,
         /// Changes to files that people accepted.
         pub accepted_edits: u64,
@@ -149,7 +150,7 @@ facts! {
         pub compacted_unix_nano: Vec<u64>,
     }
 
-    /// Tokens of a trace, a loop or a step; absent: not told.
+    /// Tokens of a trace, a loop or a step; absent: not known.
     #[derive(Copy)]
     pub struct Tokens {
         /// Tokens read, cached ones included.
@@ -164,15 +165,15 @@ facts! {
         pub kind: LoopKind,
         /// How bad it is.
         pub severity: Severity,
-        /// The tool that is called; of a cycle the first one.
+        /// The tool that is called; for a cycle, the first one.
         pub tool: Arc<str>,
-        /// Calls in the run; of a cycle its full periods.
+        /// Calls in the run; for a cycle, full periods.
         pub count: u64,
-        /// How much of its calls is on the wire.
+        /// How much of its calls was sent.
         pub evidence: Evidence,
         /// The traces of the run, in order.
         pub trace_ids: Vec<TraceId>,
-        /// Places of its first and last call among the tool calls of its trace; absent: the run spans several traces.
+        /// Indices of its first and last call among the tool calls of its trace; absent: the run spans several traces.
         pub calls: Option<(u64, u64)>,
         /// Spans of its calls, where they are known; only the first ones, up to a bound.
         pub span_ids: Vec<SpanId>,
@@ -184,13 +185,13 @@ facts! {
         pub tools: Vec<Arc<str>>,
     }
 
-    /// A score that somebody reported for a trace or a session.
+    /// A score that was reported for a trace or a session.
     pub struct ReportedScore {
         /// The signal.
         pub name: String,
         /// The score, in quanta of 1e-12.
         pub score_quanta: i64,
-        /// Who made it: our judge or somebody else.
+        /// Who made it: the judge or another reporter.
         pub source: Source,
         /// Evaluator and version.
         pub identifier: String,
@@ -198,11 +199,11 @@ facts! {
         pub time_unix_nano: u64,
         /// The score's label, if it has one.
         pub label: Option<String>,
-        /// Of an outcome, whether it is a success, as in [`Report`].
+        /// For an outcome, whether it is a success, as in [`Report`].
         pub success: Option<bool>,
-        /// The reason for the score, if our judge gave one.
+        /// The reason for the score, if the judge gave one.
         pub explanation: Option<String>,
-        /// Our judge, with its model and the version of its prompts, where `identifier` is the rule that was broken.
+        /// The judge, with its model and the version of its prompts, if `identifier` is the rule that was broken.
         pub judge: Option<String>,
     }
 
@@ -212,7 +213,7 @@ facts! {
         pub tokens: Words,
         /// The hashed embedding, made of counts of tokens.
         pub embedding: Embedding,
-        /// What an embedding model made of the text.
+        /// The embedding of the text by an embedding model.
         pub by_model: Option<Box<ModelEmbedding>>,
     }
 
@@ -224,7 +225,7 @@ facts! {
         pub embedder: u64,
     }
 
-    /// Texts of a trace, present only where content is kept.
+    /// Texts of a trace, present only if content is kept.
     pub struct Content {
         /// What the user said.
         pub input: Option<Arc<str>>,
@@ -246,7 +247,7 @@ facts! {
         pub start_unix_nano: u64,
         /// End, in nanoseconds since the Unix epoch.
         pub end_unix_nano: u64,
-        /// Whether it failed; absent: the wire does not tell.
+        /// Whether it failed; absent: not known.
         pub error: Option<bool>,
         /// The kind of error, if it failed.
         pub error_type: Option<Arc<str>>,
@@ -254,15 +255,15 @@ facts! {
         pub tokens: Option<Tokens>,
         /// Cost of a model call, in 1e-12 USD.
         pub cost_quanta: Option<i64>,
-        /// Time until the first piece of a streamed answer came, in nanoseconds.
+        /// Time to the first chunk of a streamed response, in nanoseconds.
         pub first_chunk_nanos: Option<u64>,
         /// Arguments of a tool call, as canonical JSON.
         pub arguments: Option<Arc<str>>,
-        /// Result of a tool call, cut to a length.
+        /// Result of a tool call, truncated.
         pub result: Option<Arc<str>>,
     }
 
-    /// What a trace that was done before a span named its session has spent.
+    /// What a trace has used that was done before a span named its session.
     #[derive(Copy)]
     pub struct CountedUsage {
         /// Tokens read.
@@ -271,11 +272,11 @@ facts! {
         pub output_tokens: u64,
         /// Cost in 1e-12 USD.
         pub cost_quanta: u64,
-        /// Tool calls that went well.
+        /// Successful tool calls.
         pub tools_ok: u64,
         /// Tool calls that failed.
         pub tools_failed: u64,
-        /// Tool calls of which the wire does not tell whether they failed.
+        /// Tool calls whose outcome is not known.
         pub tools_unknown: u64,
         /// Model calls.
         pub model_calls: u64,
@@ -283,13 +284,13 @@ facts! {
         pub adjacent_tool_repeats: u64,
     }
 
-    /// What a trace told another session before it left it: loops of an agent, or what it spent.
+    /// What was counted for a trace in another session before it left it: loops of an agent, or its usage.
     pub struct ToldLoops {
-        /// The agent that it was counted under.
+        /// The agent under which it was counted.
         pub agent: Option<AgentKey>,
         /// The loops.
         pub loops: Vec<Loop>,
-        /// What was spent.
+        /// The usage.
         pub spent: Option<CountedUsage>,
     }
 
@@ -313,7 +314,7 @@ facts! {
         pub cost_quanta: u64,
     }
 
-    /// One layer of an expectation, as the trace met it.
+    /// One layer of an expectation, evaluated for the trace.
     pub struct ExpectedLayer {
         /// Its verdict.
         pub status: ExpectedStatus,
@@ -331,13 +332,13 @@ facts! {
         pub query: String,
         /// Whether it must stop a build.
         pub hard_fail: bool,
-        /// The layer of the answer.
+        /// The layer for the answer.
         pub correctness: Option<ExpectedLayer>,
-        /// The layer of the tools that were called.
+        /// The layer for the tools that were called.
         pub path: Option<ExpectedLayer>,
-        /// The layer of the documents that were found.
+        /// The layer for the documents that were found.
         pub retrieval: Option<ExpectedLayer>,
-        /// The layer of the cost.
+        /// The layer for the cost.
         pub cost: Option<ExpectedLayer>,
     }
 
@@ -345,17 +346,18 @@ facts! {
     pub struct TraceFacts {
         /// The trace.
         pub trace_id: TraceId,
-        /// Which turn of the trace id it is that its spans have: zero is the first, and each further one has an id of its own here.
+        /// The number of the turn under the trace id on its spans: zero is the first, and each later turn has an id of its own
+        /// here.
         pub turn: u16,
         /// Distinct spans, log records and reports applied, plus changes of state.
         pub revision: u64,
-        /// Whether the trace has left this session, which is to forget it.
+        /// Whether the trace has left this session, which must forget it.
         pub tombstone: bool,
         /// Its session.
         pub session: Option<SessionKey>,
         /// Its agent.
         pub agent: Option<AgentKey>,
-        /// Its state: whether more may come.
+        /// Its state: whether it may change.
         pub state: TraceState,
         /// Start, in nanoseconds since the Unix epoch.
         pub start_unix_nano: u64,
@@ -367,7 +369,7 @@ facts! {
         pub status: Option<Status>,
         /// Whether the trace failed.
         pub error: bool,
-        /// The kind of error of the outermost span that failed and tells it.
+        /// The kind of error of the outermost failed span that reports one.
         pub error_type: Option<Arc<str>>,
         /// Tool calls, in order of start.
         pub tools: Vec<ToolCall>,
@@ -383,15 +385,15 @@ facts! {
         pub reported: Vec<ReportedScore>,
         /// The digest of the output; absent: no output text arrived (not the same as an empty one).
         pub output_digest: Option<OutputDigest>,
-        /// Texts, where content is kept.
+        /// Texts, if content is kept.
         pub content: Option<Content>,
         /// Model and tool calls.
         pub steps: u64,
         /// Model and tool calls that failed or repeat an earlier call and its result.
         pub wasted_steps: u64,
-        /// Successful model calls that do not say how many tokens they took; the tokens leave them out.
+        /// Successful model calls without token counts; `tokens` leaves them out.
         pub calls_without_tokens: u64,
-        /// Successful model calls whose cost is not known; the cost leaves them out.
+        /// Successful model calls of unknown cost; the cost leaves them out.
         pub calls_without_cost: u64,
         /// Tool calls of the same tool as the call before.
         pub adjacent_tool_repeats: u64,
@@ -401,28 +403,28 @@ facts! {
         pub sub_agents: Vec<SubAgent>,
         /// Arrival time of the newest span, log record or report applied.
         pub touched_unix_nano: u64,
-        /// Arrival time of the newest span or log record applied; where nothing named the agent, and so none was known before it was
-        /// sealed, when that was due.
+        /// Arrival time of the newest span or log record applied; for a trace that nothing named before it was sealed, the time at
+        /// which it was due to be sealed.
         pub last_heard_unix_nano: u64,
-        /// Whether the trace was ended early (age, shutdown, eviction), or something was left out as it was full.
+        /// Whether the trace was ended early (age, shutdown, eviction), or something was left out because it was full.
         pub partial: bool,
-        /// What other sessions were told before the trace moved to this one, so that it counts once.
+        /// What other sessions counted before the trace moved to this one, so that it counts once.
         pub told: Vec<ToldLoops>,
         /// Whether it began with new input of a user.
         pub turn_start: TurnStart,
-        /// Whether it ended on a tool call, not on an answer: the next trace may continue it.
+        /// Whether it ended with a tool call rather than an answer: the next trace may continue it.
         pub unfinished: bool,
-        /// Results of earlier traces' tool calls that its model calls were told; only if it may continue one of these traces.
+        /// Results of earlier traces' tool calls that its model calls received; only if it may continue one of these traces.
         pub results: Vec<ToolResult>,
         /// The user.
         pub user: Option<String>,
         /// The attempt at a task that it is part of.
         pub attempt: Option<Box<Attempt>>,
-        /// Remarks beside its calls; few traces have any.
+        /// Remarks apart from its calls; few traces have any.
         pub remarks: Option<Box<Remarks>>,
         /// Names of the models called, sorted.
         pub models: SmallVec<[Arc<str>; 1]>,
-        /// Models that no table has a price for, each with the number of its calls that tell tokens but no cost.
+        /// Models without a price in any table, each with the number of its calls that report tokens but no cost.
         pub unpriced: Vec<(Arc<str>, u64)>,
         /// Time spent in all model calls, in nanoseconds.
         pub model_nanos: u64,
@@ -430,20 +432,20 @@ facts! {
         pub longest_model_nanos: u64,
         /// Model calls that failed.
         pub failed_model_calls: u64,
-        /// Model calls that were stopped before their end or refused; one more if the agent as a whole was stopped.
+        /// Model calls that were stopped early or refused; one more if the agent as a whole was stopped.
         pub stopped_calls: u64,
         /// How it met the expectations of queries; only once it is done.
         pub expectations: Vec<Expectation>,
-        /// Nearness of the output to the input by an embedding model, in 1e-12; absent: none was asked, or a text is missing.
+        /// Similarity of the output to the input by an embedding model, in 1e-12; absent: no model was asked, or a text is missing.
         pub coherence_quanta: Option<i64>,
-        /// Whether nothing of it counts yet: its root, or the name of its agent, is missing and may still come.
+        /// Whether nothing of it counts yet: its root, or the name of its agent, is missing and may still arrive.
         pub uncertain: bool,
-        /// Whether its verdicts count as skipped, as the span that names its agent and tells how it ended is missing.
+        /// Whether its verdicts count as skipped, because the span that names its agent and shows how it ended is missing.
         pub unjudged: bool,
-        /// Why it is taken to be over, or what it waits for.
+        /// Why it is considered done, or what it waits for.
         pub evidence: OverBy,
-        /// Whether nothing has come since it was told as done: only the state is new, and beside it only trace, revision
-        /// and session are sent.
+        /// Whether nothing has arrived since it was sent as done: only the state is new, and only trace, revision and session are
+        /// sent with it.
         pub unchanged: bool,
     }
 }
@@ -472,12 +474,12 @@ impl From<&Report> for ReportedScore {
 }
 
 impl ReportedScore {
-    /// Joins the scores of a trace, which are in the order of their names, violations in that of the rules. Of one name, or rule, the
-    /// score of the most trusted source is kept, of equals the latest, then that with the greater (identifier, score).
+    /// Merges a score into the scores of a trace, which are sorted by name, and violations by rule. For each name or rule the score
+    /// from the most trusted source is kept, among these the latest, then the one with the greater (identifier, score).
     ///
     /// # Errors
     ///
-    /// `duplicate` if another one is believed, `trace_full` if it would be one more than `most`.
+    /// `duplicate` if another one is preferred, `trace_full` if there would be more than `most`.
     pub fn join(self, scores: &mut Vec<Self>, most: usize) -> Result<(), &'static str> {
         match scores.binary_search_by(|held| held.subject().cmp(&self.subject())) {
             Ok(at) if scores[at].rank() >= self.rank() => return Err("duplicate"),
@@ -488,13 +490,13 @@ impl ReportedScore {
         Ok(())
     }
 
-    /// What it is a score of: its name and, of a violation, the rule.
+    /// What it scores: its name and, for a violation, the rule.
     fn subject(&self) -> (&str, &str) {
         let rule = if self.name == CONSTRAINT_VIOLATION { self.identifier.as_str() } else { "" };
         (&self.name, rule)
     }
 
-    /// Whether it is a success, if it tells an outcome.
+    /// Whether it is a success, if it states an outcome.
     pub fn is_success(&self) -> bool {
         self.success.unwrap_or(self.score_quanta >= Quanta::ONE)
     }
@@ -506,7 +508,7 @@ impl ReportedScore {
 }
 
 impl CountedUsage {
-    /// What a trace has spent in all.
+    /// The total usage of a trace.
     pub fn of(update: &TraceFacts) -> Self {
         let tools = update.tools.iter().map(|tool| tool.error);
         let tokens = update.tokens.unwrap_or_default();
@@ -514,7 +516,7 @@ impl CountedUsage {
         Self::new(tokens, update.cost_quanta, tools, update.llm_calls, repeats)
     }
 
-    /// The sum of tokens, cost in 1e-12 USD, and calls; `tools` says of each tool call whether it failed.
+    /// The sum of tokens, cost in 1e-12 USD, and calls; `tools` has for each tool call whether it failed.
     pub fn new(
         tokens: Tokens,
         cost: Option<i64>,
@@ -553,7 +555,7 @@ impl SubAgent {
         Counter::SubAgentToolCalls,
     ];
 
-    /// Its counters: of each the family, the labels after its name, and the amount.
+    /// Its counters: the family, the labels after its name, and the amount of each.
     pub fn counts(&self) -> [(Counter, &'static [&'static str], u64); 7] {
         [
             (Counter::SubAgentCostUsd, &[], self.cost_quanta),
@@ -566,7 +568,7 @@ impl SubAgent {
         ]
     }
 
-    /// Adds `more` to what a counter of this family, with these labels after the name, counts.
+    /// Adds `more` to the amount that a counter of this family, with these labels after the name, has.
     pub fn count(&mut self, family: Counter, labels: &[String], more: u64) {
         let sum = match (family, labels) {
             (Counter::SubAgentCostUsd, []) => &mut self.cost_quanta,

@@ -1,32 +1,33 @@
-//! Steps of a series of calls: a call, or several at the same time.
+//! Steps of a series of calls: a single call, or several in parallel.
 //!
-//! Calls that overlap, each with another one of them, are one step, as those that a model asks for at once. A call that goes on while others
-//! come one after another is a step by itself, so that it does not make one step of all of these.
+//! Calls that overlap, each with another one of them, are one step, such as those that a model requests together. A call that
+//! continues while others follow one another is a step by itself, so that it does not merge all of these into one step.
 
 use smallvec::{SmallVec, smallvec};
 
 use super::{begins_before, overlap};
 use crate::facts::ToolCall;
 
-/// Calls at the same time.
+/// Parallel calls.
 #[derive(Clone, Debug)]
 pub(super) struct CallGroup<'c> {
-    // Each with its place in the series; in the order of what they ask, so that the order in which they began makes no difference.
+    // Each with its position in the series; sorted by tools and arguments, so that the order in which they began makes no
+    // difference.
     calls: SmallVec<[(usize, &'c ToolCall); 1]>,
 }
 
 impl<'c> CallGroup<'c> {
-    /// A call by itself.
+    /// A single call.
     pub(super) fn of(place: usize, call: &'c ToolCall) -> Self {
         Self { calls: smallvec![(place, call)] }
     }
 
-    /// The calls, in the order of what they ask.
+    /// The calls, sorted by tools and arguments.
     pub(super) fn calls(&self) -> impl ExactSizeIterator<Item = &'c ToolCall> + Clone + '_ {
         self.calls.iter().map(|(_, call)| *call)
     }
 
-    /// The calls with their places.
+    /// The calls with their positions.
     pub(super) fn placed(&self) -> impl Iterator<Item = (usize, &'c ToolCall)> + '_ {
         self.calls.iter().copied()
     }
@@ -36,7 +37,7 @@ impl<'c> CallGroup<'c> {
         self.calls.len()
     }
 
-    /// Whether the arguments of all calls are on the wire.
+    /// Whether the arguments of all calls are known.
     pub(super) fn is_known(&self) -> bool {
         self.calls().all(|call| call.arguments_hash.is_some())
     }
@@ -46,7 +47,7 @@ impl<'c> CallGroup<'c> {
         self.calls.iter().min_by_key(|(place, _)| *place).map(|(_, call)| *call)
     }
 
-    /// Whether the calls of another step ask the same, with arguments that are on the wire, and none of them failed.
+    /// Whether the calls of another step have equal tools and known arguments, and none of them failed.
     pub(super) fn asks_same(&self, other: &Self) -> bool {
         let asks_same = |(one, other): (&ToolCall, &ToolCall)| {
             one.name == other.name
@@ -57,7 +58,8 @@ impl<'c> CallGroup<'c> {
         self.len() == other.len() && self.calls().zip(other.calls()).all(asks_same)
     }
 
-    /// Whether a result of these calls differs from that of the same call of another step; results that are not on the wire do not.
+    /// Whether a result of these calls differs from that of the same call of another step; results that were not sent do not
+    /// differ.
     pub(super) fn is_told_otherwise(&self, other: &Self) -> bool {
         let mut both = self.calls().zip(other.calls());
         both.any(|(one, other)| {
@@ -86,13 +88,13 @@ impl<'c> CallGroup<'c> {
 /// The steps of a series of calls in order.
 pub(super) fn steps<'c>(calls: &[&'c ToolCall]) -> Vec<CallGroup<'c>> {
     let single = |(place, call): (usize, &&'c ToolCall)| CallGroup::of(place, call);
-    // Mostly calls follow one another.
+    // Usually calls follow one another.
     if !calls.windows(2).any(|pair| overlap(pair[0], pair[1])) {
         return calls.iter().enumerate().map(single).collect();
     }
     let beside = beside_several(calls);
     let mut steps: Vec<CallGroup<'c>> = Vec::with_capacity(calls.len());
-    // The number of the last step that others may be part of, the call before, and the end of the step.
+    // The number of the last step that others may join, the previous call, and the end of the step.
     let mut last: Option<(usize, &ToolCall, u64)> = None;
     for (place, call) in calls.iter().enumerate() {
         let joined = last.filter(|(_, before, end)| {
@@ -116,18 +118,18 @@ pub(super) fn steps<'c>(calls: &[&'c ToolCall]) -> Vec<CallGroup<'c>> {
     steps
 }
 
-/// Of each call, whether it goes on while others, of which one follows another, begin and end.
+/// For each call, whether it continues while others begin and end, one after another.
 fn beside_several(calls: &[&ToolCall]) -> Vec<bool> {
     let mut times: Vec<(u64, u64)> =
         calls.iter().map(|call| (call.start_unix_nano, call.end_unix_nano)).collect();
     times.sort_unstable();
     let from = |start: u64| times.partition_point(|(other, _)| *other < start);
-    // For those from a place on the earliest end; one that takes no time has to end within the time that it is looked for in.
+    // For calls from an index on, the earliest end; a call that takes no time has to end within the searched time.
     let mut ends = vec![u64::MAX; times.len() + 1];
     for (at, (start, end)) in times.iter().enumerate().rev() {
         ends[at] = ends[at + 1].min(end.saturating_add(u64::from(start == end)));
     }
-    // The same for the second of two that follow one another, of which the first is from a place on.
+    // The same for the second of two calls that follow one another, where the first is from an index on.
     let mut seconds = vec![u64::MAX; times.len() + 1];
     for (at, (_, end)) in times.iter().enumerate().rev() {
         seconds[at] = seconds[at + 1].min(ends[from(*end).max(at + 1)]);

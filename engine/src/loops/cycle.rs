@@ -1,6 +1,6 @@
-//! `cycle`: a few different calls, one after the other or at the same time, again and again: A-B-A-B.
+//! `cycle`: a few different calls, one after the other or in parallel, repeated: A-B-A-B.
 //!
-//! Each step has the calls of the one a period before it: name, arguments, result, and whether they failed. Only full periods
+//! Each step has the same calls as the one a period before it: name, arguments, result, and whether they failed. Only full periods
 //! count, and the shortest period that explains the run.
 
 use std::ops::RangeInclusive;
@@ -9,17 +9,17 @@ use super::call_group::CallGroup;
 use super::{CallRun, Evidence, MOST_CALLS, Need, Outcomes, length};
 use crate::facts::ToolCall;
 
-/// Lengths that a period may have, in steps; it has several calls, and [`MOST_CALLS`] at most.
+/// Lengths that a period may have, in steps; a period has several calls, at most [`MOST_CALLS`].
 const PERIODS: RangeInclusive<usize> = 1..=MOST_CALLS;
 
 /// Finds all runs of repeated sequences.
 pub(super) fn find(steps: &[CallGroup<'_>], need: &Need<'_>) -> Vec<CallRun> {
-    // A step that does not come again begins no run, unless one period is enough.
+    // A step that does not recur begins no run, unless one period is enough.
     let once = need.least() < 2;
     let recurs = |first: usize, period: usize| {
         steps.get(first + period).is_some_and(|step| same(step, &steps[first]))
     };
-    // All calls of a run are of the tools of its first period.
+    // All calls of a run use the tools of its first period.
     let allowed = |first: usize, period: usize| {
         steps.get(first..first + period).is_some_and(|steps| need.allows_all(steps))
     };
@@ -28,7 +28,7 @@ pub(super) fn find(steps: &[CallGroup<'_>], need: &Need<'_>) -> Vec<CallRun> {
         let periods = periods.filter(|period| !allowed(first, *period));
         let runs = periods.map(|period| run_from(steps, first, period, need));
         let runs = runs.filter(|run| need.is_met(run, steps));
-        // Of runs with equally many steps the first has the shortest period.
+        // Among runs with equally many steps, the first has the shortest period.
         runs.reduce(|best, run| if run.steps > best.steps { run } else { best })
     })
 }
@@ -43,7 +43,7 @@ fn run_from(steps: &[CallGroup<'_>], first: usize, period: usize, need: &Need<'_
     let mut outcomes = [Outcomes::default(); MOST_CALLS];
     let mut at = 0;
     let steps = length(rest, |step| {
-        // The places of its calls in the period begin after those of the steps before it.
+        // The positions of its calls in the period begin after those of the earlier steps.
         let place: usize = rest[..at % period].iter().map(CallGroup::len).sum();
         let fits = at.checked_sub(period).is_none_or(|before| same(step, &rest[before]));
         at += 1;
@@ -57,14 +57,14 @@ fn run_from(steps: &[CallGroup<'_>], first: usize, period: usize, need: &Need<'_
     CallRun { first, steps, period, evidence: need.evidence(&rest[..steps], period) }
 }
 
-/// Whether these are the steps of a period: several calls, not all of which ask the same.
+/// Whether these steps can be a period: they have several calls, which are not all equal.
 fn is_period(steps: &[CallGroup<'_>]) -> bool {
     let calls = || steps.iter().flat_map(CallGroup::calls);
     let differ = calls().zip(calls().skip(1)).any(|(one, next)| !asks_same(one, next));
     differ && calls().nth(MOST_CALLS).is_none()
 }
 
-/// Whether the calls of two steps ask the same; [`Outcomes`] compares their results.
+/// Whether the calls of two steps have equal tools and arguments; [`Outcomes`] compares their results.
 fn same(a: &CallGroup<'_>, b: &CallGroup<'_>) -> bool {
     a.len() == b.len() && a.calls().zip(b.calls()).all(|(a, b)| asks_same(a, b))
 }

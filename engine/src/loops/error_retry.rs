@@ -1,8 +1,8 @@
-//! `error_retry`: the same tool failing, each time, again and again.
+//! `error_retry`: the same tool failing repeatedly.
 //!
-//! A single retry after an error is no loop; the threshold of a warning leaves room for it. Arguments may change: the
-//! agent tries again, and the tool keeps refusing. Calls whose arguments are on the wire are a loop by themselves if they are enough;
-//! others among them take nothing from it. Of calls at the same time all have to fail.
+//! A single retry after an error is no loop; the threshold of a warning leaves room for it. Arguments may change: the agent tries
+//! again, and the tool keeps refusing. Enough calls with known arguments are a loop by themselves; calls without them do not weaken
+//! it. Of parallel calls all have to fail.
 
 use super::call_group::CallGroup;
 use super::{CallRun, Evidence, Need, length};
@@ -13,12 +13,12 @@ pub(super) fn find(steps: &[CallGroup<'_>], need: &Need<'_>) -> Vec<CallRun> {
     need.runs_of_one_tool(steps, |steps, first| run_from(steps, first, need.least_known()))
 }
 
-/// How many of these steps have their arguments on the wire.
+/// How many of these steps have known arguments.
 pub(super) fn known(steps: &[CallGroup<'_>]) -> u64 {
     steps.iter().filter(|step| step.is_known()).count() as u64
 }
 
-/// The longest run of failures that starts with this step; `least` steps with arguments are enough for a loop.
+/// The longest run of failures that starts with this step; `least` steps with known arguments are enough for a loop.
 fn run_from(steps: &[CallGroup<'_>], first: usize, least: u64) -> CallRun {
     let head = steps[first].calls().next();
     let fails = |call: &ToolCall| {

@@ -1,8 +1,8 @@
-//! `exact_repeat`: the same tool with the same arguments and the same result, again and again.
+//! `exact_repeat`: the same tool with the same arguments and the same result, repeatedly.
 //!
-//! The same call with a changing result is polling, and a call that failed is a retry: both end the run. A run after which the same call
-//! returned something else at last has waited for that, and is no loop any more.
-//! Arguments that were not sent count as equal; the evidence tells how much was sent.
+//! The same call with a changing result is polling, and a call that failed is a retry: both end the run. If the same call returns
+//! something else after the run, the run was a wait for that, and is no loop. Arguments that were not sent count as equal; the
+//! evidence shows how much was sent.
 
 use super::call_group::CallGroup;
 use super::{CallRun, Need, Outcomes, length};

@@ -1,16 +1,16 @@
-//! Loops: unbroken runs of tool calls that get nowhere.
+//! Loops: unbroken runs of tool calls that make no progress.
 //!
-//! Calls that make progress are no loop: a call that returns something else than before, or, if its result is not on the
-//! wire, takes much longer or shorter ([`Outcomes`]). Nor is a run whose tools are all in `loops.allow`, or after which the same call
-//! at last returns something else: it waited for that.
+//! Calls that make progress are no loop: a call that returns something else than before or, if its result was not sent, takes much
+//! longer or shorter ([`Outcomes`]). Nor is a run whose tools are all in `loops.allow`, or after which the same call finally
+//! returns something else: it was a wait for that.
 //!
-//! A run of which only names are on the wire is reported and counted separately, and affects no signal, no waste and no
-//! alert ([`Evidence::weighs`]).
+//! A run with evidence of names alone is reported and counted separately, and affects no signal, no waste and no alert
+//! ([`Evidence::weighs`]).
 //!
-//! One kind, one file, and one entry in the list of [`LoopKind`]. One run gives one loop, of the first kind that fits. The calls
-//! are in order of start, and those of one series follow one another: those made within the same call, or by the same one of agents
-//! that work at the same time. Calls that overlap in time are one step ([`CallGroup`]), and no loop of each other; loops are of steps. Unknown
-//! tools are never equal.
+//! Each kind has one file and one entry in the list of [`LoopKind`]. One run gives one loop, of the first kind that fits. The calls
+//! are in order of start, and form series: those made within the same call, or by the same agent among agents that work in
+//! parallel. Calls that overlap in time are one step ([`CallGroup`]), and no loop of each other; loops consist of steps. Unknown tools
+//! are never equal.
 
 mod call_group;
 mod cycle;
@@ -41,10 +41,10 @@ use super::span::{Timestamp, Tokens};
 /// Finds the runs of one kind among steps.
 type Finder = fn(&[CallGroup<'_>], &Need<'_>) -> Vec<CallRun>;
 
-/// The list of kinds: of each what it is, its name, and what finds it among calls.
+/// The list of kinds: each has its documentation, its name, and the function that finds it among calls.
 macro_rules! kinds {
     ($($(#[$about:meta])* $kind:ident, $name:literal, $find:expr;)*) => {
-        /// A kind of loop. Of two kinds for one run the first holds.
+        /// A kind of loop. If a run fits two kinds, the first applies.
         #[derive(
             Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
         )]
@@ -63,7 +63,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// How it is found among calls; `None` if the session stage finds it by outputs, or the agent reports it.
+            /// The function that finds it among calls; `None` if the session stage finds it by outputs, or the agent reports it.
             fn finder(self) -> Option<Finder> {
                 match self {
                     $(Self::$kind => $find,)*
@@ -74,22 +74,22 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The same tool failing, each time.
+    /// The same tool failing repeatedly.
     ErrorRetry, "error_retry", Some(error_retry::find);
     /// The same tool with the same arguments and the same result.
     #[default]
     ExactRepeat, "exact_repeat", Some(exact_repeat::find);
     /// The same tool with nearly the same arguments and the same result.
     NearRepeat, "near_repeat", Some(near_repeat::find);
-    /// A few different calls, in the same order again and again.
+    /// A few different calls, repeated in the same order.
     Cycle, "cycle", Some(cycle::find);
-    /// The agent says itself that it is in a loop, and no calls tell it.
+    /// The agent itself reports that it is in a loop, and no calls show it.
     Reported, "reported", None;
-    /// A trace answers what an earlier one of its session did.
+    /// A trace gives the same answer as an earlier one of its session.
     OutputRepeat, "output_repeat", None;
 }
 
-/// How bad a loop is, or another problem.
+/// The severity of a loop or of another problem.
 #[derive(
     Clone,
     Copy,
@@ -113,13 +113,13 @@ pub enum Severity {
     Critical,
 }
 
-/// How much of a loop is on the wire.
+/// How much of a loop was sent.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Evidence {
-    /// Names alone: what differs may not have been sent.
+    /// Names alone: arguments and results that may differ were not sent.
     #[default]
     Names,
     /// Names and results.
@@ -128,25 +128,25 @@ pub enum Evidence {
     Arguments,
     /// Names, arguments and results.
     Full,
-    /// A text: that of an output, or the agent's own word.
+    /// A text: that of an output, or the agent's own report.
     Text,
 }
 
-/// What a loop is counted and shown under: the labels of its families.
+/// The labels under which a loop is counted and shown.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct LoopLabels {
     /// Its kind.
     pub kind: LoopKind,
     /// How bad it is.
     pub severity: Severity,
-    /// How much of it is on the wire.
+    /// How much of it was sent.
     pub evidence: Evidence,
 }
 
-/// Greatest number of spans that a loop names.
+/// Most spans that a loop lists.
 const MOST_SPANS: usize = 100;
 
-/// Greatest number of different calls that a cycle repeats.
+/// Most different calls that a cycle repeats.
 const MOST_CALLS: usize = 8;
 
 /// A run of steps: `first..first + steps` of the sequence.
@@ -158,7 +158,7 @@ struct CallRun {
     steps: usize,
     /// Number of steps that are repeated: 1, or the period of a cycle.
     period: usize,
-    /// How much of it is on the wire.
+    /// How much of it was sent.
     evidence: Evidence,
 }
 
@@ -168,7 +168,7 @@ struct Need<'a> {
     kind: LoopKind,
 }
 
-/// What a model call spent, from which the cost of a loop follows.
+/// The usage of a model call, from which the cost of a loop follows.
 #[derive(Clone, Copy, Debug)]
 pub struct Spend {
     /// Its start.
@@ -177,14 +177,14 @@ pub struct Spend {
     pub end: Timestamp,
     /// Its tokens.
     pub tokens: Tokens,
-    /// Its dollars.
+    /// Its cost in dollars.
     pub cost: Option<Quanta>,
 }
 
-/// A loop, and its place among the calls.
+/// A loop, and its position among the calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// From its first call to its last one; what was made within calls may come between.
+    /// From its first call to its last one; calls made within these may come between.
     pub calls: Range<usize>,
     /// The loop; the caller fills in its trace ids.
     pub entry: Loop,
@@ -192,7 +192,7 @@ pub struct Found {
     time: Range<u64>,
 }
 
-/// How often a tool has to be called before there can be a loop of any kind.
+/// How often a tool must be called before there can be a loop of any kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Least {
     /// The number of calls with arguments.
@@ -231,8 +231,8 @@ pub fn find_between(
     found
 }
 
-/// Finds the loops among calls in order of start. Calls of the same series, as those of a sub-agent within the call of it, or of an agent
-/// that works beside others, follow one another, and no others do.
+/// Finds the loops among calls in order of start. Only calls of the same series follow one another, such as those of a sub-agent
+/// within the call that started it, or those of an agent that works in parallel with others.
 ///
 /// Tokens and dollars of a loop are those of the model calls that start after its first call has started and end
 /// before its last one has.
@@ -245,7 +245,7 @@ pub fn find(calls: &[ToolCall], spends: &[Spend], options: &LoopOptions) -> Vec<
     found
 }
 
-/// Finds the loops among calls, without a check before it whether there can be any, and without what was spent in them.
+/// Finds the loops among calls, without checking first whether there can be any, and without their usage.
 fn search(calls: &[ToolCall], options: &LoopOptions) -> Vec<Found> {
     let mut places: Vec<usize> = (0..calls.len()).collect();
     places.sort_by_key(|at| calls[*at].within);
@@ -302,8 +302,8 @@ fn loop_of(run: &CallRun, kind: (LoopKind, Severity), steps: &[CallGroup<'_>]) -
     Some(Found { calls: first.0..last.0 + 1, entry, time: time(&calls) })
 }
 
-/// Counts what was spent in loops. What was spent in several that weigh counts in the one that began last: what a loop within a call of
-/// another loop has spent is not the other's, too.
+/// Adds the usage to loops. Usage within several loops that weigh counts in the one that began last: what a loop within a call of
+/// another loop has used is not counted for the other.
 fn count_spend(found: &mut [Found], spends: &[Spend]) {
     let mut counted = vec![false; spends.len()];
     for Found { entry, time, .. } in found.iter_mut().rev() {
@@ -316,7 +316,7 @@ fn count_spend(found: &mut [Found], spends: &[Spend]) {
     }
 }
 
-/// Whether enough calls have something in common, and some tool is called often enough, for a loop; mostly that is not so.
+/// Whether enough calls have something in common, and some tool is called often enough, for a loop; usually not.
 fn may_be(calls: &[ToolCall], options: &LoopOptions) -> bool {
     let least = least(options);
     let fewest = least.known.min(least.names);
@@ -335,7 +335,7 @@ fn may_be(calls: &[ToolCall], options: &LoopOptions) -> bool {
     repeats.reach(least) && is_often(calls, least, options)
 }
 
-/// Whether a tool that is not in `loops.allow` is called often enough, or there are too many tools to tell.
+/// Whether a tool that is not in `loops.allow` is called often enough, or there are too many tools to count.
 fn is_often(calls: &[ToolCall], least: Least, options: &LoopOptions) -> bool {
     let mut tools = [None; MOST_TOOLS];
     for ToolCall { name, arguments_hash, .. } in calls {
@@ -351,7 +351,7 @@ fn is_often(calls: &[ToolCall], least: Least, options: &LoopOptions) -> bool {
     tools.iter().flatten().any(|(tool, called)| often(*called) && !options.allows(tool))
 }
 
-/// Number of tools whose calls are counted.
+/// Most tools whose calls are counted.
 const MOST_TOOLS: usize = 8;
 
 /// The worst severity among the loops that weigh.
@@ -361,7 +361,7 @@ pub fn worst<'l>(loops: impl IntoIterator<Item = &'l Loop>) -> Option<Severity> 
 }
 
 impl LoopKind {
-    /// Whether the kind is about calls, not outputs.
+    /// Whether the kind is about calls rather than outputs.
     pub fn is_of_calls(self) -> bool {
         self != Self::OutputRepeat
     }
@@ -394,7 +394,7 @@ impl Evidence {
         }
     }
 
-    /// Whether a loop of which this much is known moves signals, counters of waste and alerts. One of names alone does not.
+    /// Whether a loop with this evidence affects signals, counters of waste and alerts: all but names alone do.
     pub const fn weighs(self) -> bool {
         match self {
             Self::Names => false,
@@ -439,7 +439,7 @@ impl Need<'_> {
     /// The severity of a run; `None`: it is no loop.
     fn severity(&self, run: &CallRun, steps: &[CallGroup<'_>]) -> Option<Severity> {
         let severity = match run.evidence {
-            // Arguments that were not sent may differ each time.
+            // Arguments that were not sent may have differed each time.
             Evidence::Names | Evidence::Results => {
                 (run.count() >= self.options.names_only).then_some(Severity::Warning)?
             }
@@ -473,8 +473,8 @@ impl Need<'_> {
         self.severity(run, &steps[run.first..run.first + run.steps]).is_some()
     }
 
-    /// Whether a run of these steps was a wait: the calls after it ask the same as those a period before them, and one of them was told
-    /// something else. Of a run that still goes on nobody can know.
+    /// Whether a run of these steps was a wait: the calls after it equal those a period before them, and one of them has another
+    /// result. For a run at the end of the steps this is not known.
     fn waited(&self, run: Range<usize>, period: usize, steps: &[CallGroup<'_>]) -> bool {
         let Some(before) = run.end.checked_sub(period) else { return false };
         let again = steps[before..].iter().zip(&steps[run.end..]).take(period);
@@ -483,9 +483,9 @@ impl Need<'_> {
             && again.any(|(before, after)| before.is_told_otherwise(after))
     }
 
-    /// What is known of a run: whether the arguments of all its calls are on the wire, and whether their results are. Where there are no
-    /// arguments, enough periods with results are known by these, and others among them take nothing from that: the result of the
-    /// last call is often yet to come. A call that failed needs no result.
+    /// The evidence of a run: whether the arguments of all its calls were sent, and whether their results were. Without arguments,
+    /// enough periods with results are evidence, and others among them do not weaken it, as the result of the last call is often
+    /// still to come. A call that failed needs no result.
     fn evidence(&self, run: &[CallGroup<'_>], period: usize) -> Evidence {
         let is_told = |call: &ToolCall| call.result_hash.is_some() || call.error == Some(true);
         let all_told =
@@ -500,7 +500,7 @@ impl Need<'_> {
         }
     }
 
-    /// Collects the runs that `from` finds, from left to right, each beginning where the one before it ended.
+    /// Collects the runs that `from` finds, from left to right; none begins before the previous one has ended.
     fn runs(
         &self,
         steps: &[CallGroup<'_>],
@@ -519,7 +519,7 @@ impl Need<'_> {
         runs
     }
 
-    /// The same where all calls of a run are of one tool.
+    /// The same for runs whose calls all use one tool.
     fn runs_of_one_tool(
         &self,
         steps: &[CallGroup<'_>],
@@ -528,8 +528,8 @@ impl Need<'_> {
         self.runs(steps, |steps, first| self.may_begin(&steps[first..]).then(|| from(steps, first)))
     }
 
-    /// Whether a loop of one tool may begin with the first of these steps. No long run is followed from each of its steps to its end only
-    /// to find that its tool is allowed, or that it is too short.
+    /// Whether a loop of one tool may begin with the first of these steps. This avoids following a long run from each of its steps
+    /// to its end only to find that its tool is allowed, or that it is too short.
     fn may_begin(&self, steps: &[CallGroup<'_>]) -> bool {
         let Some(head) = steps.first() else { return false };
         let by_arguments = matches!(self.kind, LoopKind::ExactRepeat | LoopKind::NearRepeat);
@@ -537,13 +537,13 @@ impl Need<'_> {
         steps.len() as u64 >= least && !self.allows_all(&steps[..1])
     }
 
-    /// Whether the tools of all calls of these steps may be called again and again.
+    /// Whether the tools of all calls of these steps are allowed to repeat.
     fn allows_all(&self, steps: &[CallGroup<'_>]) -> bool {
         steps.iter().flat_map(CallGroup::calls).all(|call| self.options.allows(&call.name))
     }
 }
 
-/// The number of these steps that fit, from the first on, and of which none begins before the one before it has ended.
+/// The number of steps from the first one on that fit and do not begin before the previous one has ended.
 fn length<'s, 'c>(
     steps: &'s [CallGroup<'c>],
     mut fits: impl FnMut(&'s CallGroup<'c>) -> bool,
@@ -556,18 +556,18 @@ fn length<'s, 'c>(
     steps.iter().take_while(goes_on).count()
 }
 
-/// The calls of these steps with their places, in the order of these.
+/// The calls of these steps with their positions, sorted by these.
 fn in_order<'c>(steps: &[CallGroup<'c>]) -> Vec<(usize, &'c ToolCall)> {
     let mut calls: Vec<(usize, &ToolCall)> = steps.iter().flat_map(CallGroup::placed).collect();
     calls.sort_unstable_by_key(|(place, _)| *place);
     calls
 }
 
-/// The outcomes of calls that count as the same so far.
+/// The outcomes of calls that have counted as equal so far.
 ///
-/// A result that differs is progress. For calls without a result on the wire, their duration stands in for it, but only if a
-/// difference cannot be jitter: one call took a second or more, and twice as long as another. Differences of microseconds, or
-/// those of a model or network, never count as progress, nor does the duration of a call that only a model's output tells.
+/// A result that differs is progress. For calls whose result was not sent, the duration stands in for it, but only if the
+/// difference cannot be jitter: one call took a second or more, and twice as long as another. Smaller differences, such as those of
+/// a network, never count as progress, nor does the duration of a call that is only known from a model's output.
 #[derive(Clone, Copy, Default)]
 struct Outcomes {
     result: Option<u64>,
@@ -598,7 +598,7 @@ impl Outcomes {
     }
 }
 
-/// Duration from which on a call may have waited for something, in nanoseconds.
+/// Duration from which on a call may have been waiting for something, in nanoseconds.
 const WAIT_NANOS: u64 = 1_000_000_000;
 
 /// Whether the later call began before the earlier one had ended.
@@ -615,14 +615,14 @@ pub fn begins_before(start: u64, end: u64) -> bool {
     latest_start(start) < end
 }
 
-/// When something may have begun, at the latest: some SDKs cut starts to whole milliseconds, so such a start may be up to one
-/// millisecond early.
+/// The latest time at which something may have begun: some SDKs truncate starts to whole milliseconds, so such a start may be up to
+/// one millisecond early.
 pub fn latest_start(start: u64) -> u64 {
     const MILLISECOND: u64 = 1_000_000;
     start.saturating_add(if start.is_multiple_of(MILLISECOND) { MILLISECOND } else { 0 })
 }
 
-/// The loop of a run, without what was spent in it.
+/// The loop of a run, without its usage.
 fn entry((kind, severity): (LoopKind, Severity), run: &CallRun, steps: &[CallGroup<'_>]) -> Loop {
     let calls = || steps.iter().take(run.period).flat_map(CallGroup::calls);
     let tools = calls().take(if kind == LoopKind::Cycle { MOST_CALLS } else { 1 });
@@ -653,7 +653,7 @@ fn is_inside(spend: &Spend, time: &Range<u64>) -> bool {
     spend.start.0 > time.start && spend.end.0 <= time.end
 }
 
-/// Fills in what was spent in a loop.
+/// Fills in the usage of a loop.
 fn add_spend<'s>(entry: &mut Loop, inside: impl Iterator<Item = &'s Spend> + Clone) {
     let sum =
         |of: fn(&Spend) -> Option<u64>| inside.clone().filter_map(of).reduce(u64::saturating_add);

@@ -1,9 +1,9 @@
-//! `near_repeat`: the same tool with nearly the same arguments and the same result, again and again.
+//! `near_repeat`: the same tool with nearly the same arguments and the same result, repeatedly.
 //!
-//! Each call is compared with those of the step before it, and with those at the same time: by the Jaccard similarity of the sets of
-//! values in their arguments, each with the keys that it stands under. A step with a value that none before it had moves on, as to the
-//! next page, row or item of a list: a run begins with it anew. So it is no loop where each step moves on, and one where the agent goes
-//! back and forth.
+//! Each call is compared with the calls of the previous step, and with parallel ones: by the Jaccard similarity of the sets of
+//! values in their arguments, each value with the keys under which it occurs. A step with a value that no earlier step had is
+//! progress, such as the next page, row or item of a list: a new run begins with it. So it is no loop if each step progresses, but
+//! it is one if the agent goes back and forth.
 
 use std::collections::BTreeSet;
 
@@ -26,14 +26,14 @@ pub(super) fn find(steps: &[CallGroup<'_>], need: &Need<'_>) -> Vec<CallRun> {
         };
         let before = runs.len();
         runs.extend(parts.windows(2).map(run).filter(|run| need.is_met(run, steps)));
-        // Of a stretch in which nothing moves on a run may begin later.
+        // In a stretch without progress a run may begin later.
         let is_taken = parts.len() > 2 || runs.len() > before;
         first += if is_taken { stretch } else { 1 };
     }
     runs
 }
 
-/// The number of steps from the first one on of which each is like the one before it.
+/// The number of steps from the first one on that are each similar to the one before.
 fn alike(steps: &[CallGroup<'_>], need: &Need<'_>) -> usize {
     let threshold = need.options.near_repeat_similarity;
     let mut outcomes = Outcomes::default();
@@ -57,7 +57,7 @@ fn alike(steps: &[CallGroup<'_>], need: &Need<'_>) -> usize {
     })
 }
 
-/// Where the parts of a stretch of similar steps begin, each with a step that moves on, and where the last one ends.
+/// Where the parts of a stretch of similar steps begin, each with a step that makes progress, and where the last one ends.
 fn parts(steps: &[CallGroup<'_>]) -> Vec<usize> {
     let mut parts = vec![0];
     let mut known: BTreeSet<u64> = BTreeSet::new();
@@ -66,7 +66,7 @@ fn parts(steps: &[CallGroup<'_>]) -> Vec<usize> {
             known.extend(values(&pair[0]));
         }
         let count = known.len();
-        // Mostly the step before has them.
+        // Usually the previous step has them.
         let had = |value: &u64| {
             pair[0].calls().any(|call| call.argument_values.binary_search(value).is_ok())
         };
@@ -84,7 +84,7 @@ fn values<'c>(step: &CallGroup<'c>) -> impl Iterator<Item = u64> {
     step.calls().flat_map(|call| call.argument_values.iter().copied())
 }
 
-/// Whether the arguments of two calls are on the wire and alike.
+/// Whether the arguments of two calls are known and similar.
 fn are_alike(a: &ToolCall, b: &ToolCall, threshold: f64) -> bool {
     let Some(hashes) = a.arguments_hash.zip(b.arguments_hash) else { return false };
     let (a, b) = (&a.argument_values, &b.argument_values);

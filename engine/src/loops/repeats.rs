@@ -1,7 +1,7 @@
-//! Whether calls may be in a loop, in whatever order they came.
+//! Whether calls may be in a loop, whatever their order.
 //!
-//! The calls of a loop have all failed, have the same or nearly the same arguments, or have none on the wire. Arguments with so few
-//! values that none may differ are compared by all their values.
+//! The calls of a loop have all failed, have the same or nearly the same arguments, or have no known arguments. If arguments have
+//! so few values that none may differ, all their values are compared.
 
 use std::hash::Hasher;
 use std::mem;
@@ -18,7 +18,7 @@ pub struct Repeats {
     similarity: f64,
     // Hashes of all values of the arguments, for calls whose values may not differ.
     values: SmallVec<[u64; 32]>,
-    // Number of calls whose arguments may be similar to any others.
+    // Number of calls whose arguments may be similar to those of any others.
     any: usize,
     // Number of calls without arguments.
     bare: usize,
@@ -32,13 +32,14 @@ impl Repeats {
         Self { similarity, values: SmallVec::new(), any: 0, bare: 0, failed: 0 }
     }
 
-    /// Adds a call by the sorted hashes of the values in its arguments; `None`: these are not on the wire.
+    /// Adds a call by the sorted hashes of the values in its arguments; `None`: these were not sent.
     pub fn add(&mut self, values: Option<&[u64]>) {
         let Some(values) = values else {
             self.bare += 1;
             return;
         };
-        // Other arguments differ in at least one value, left out or added. Without values it is not known whether they were left out.
+        // Arguments that are not equal differ in at least one value, left out or added. Without values it is not known whether they
+        // were left out.
         let count = values.len() as f64;
         if values.is_empty() || count / (count + 1.0) >= self.similarity {
             self.any += 1;
@@ -54,7 +55,7 @@ impl Repeats {
         self.failed += 1;
     }
 
-    /// Counts calls without arguments as similar to any others, as their arguments may be known from elsewhere.
+    /// Counts calls without arguments as similar to any others, as their arguments may be known from another source.
     pub fn guess(&mut self) {
         self.any += mem::take(&mut self.bare);
     }

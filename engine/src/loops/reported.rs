@@ -1,4 +1,4 @@
-//! `reported`: the agent says itself that it is in a loop, and no other kind is found in the trace.
+//! `reported`: the agent itself reports that it is in a loop, and no other kind is found in the trace.
 //!
 //! The run is the last calls of one tool before the report.
 

@@ -299,7 +299,7 @@ fn nearly_equal_arguments_with_one_result_are_a_loop() {
     assert_eq!(found(&list), []);
 }
 
-/// A call with twenty values, of which one may differ from those of the others.
+/// A call with twenty values; one of them may differ from those of the others.
 fn near(at: u64, value: u64, result: Option<u64>) -> ToolCall {
     let values: Vec<u64> = [value].into_iter().chain(100..119).collect();
     ToolCall { argument_values: values.into(), ..call(at, "f", Some(value), result) }
@@ -443,7 +443,7 @@ fn what_is_spent_in_a_loop_within_a_loop_counts_once() {
     assert_eq!(spent, [of("f", 12 - 3 * 2), of("g", 2), of("g", 2), of("g", 2)]);
 }
 
-/// Calls whose arguments have few values or many, of which all but one are the same; some differ in their order alone.
+/// Calls whose arguments have few values or many, all but one of them equal; some differ only in their order.
 fn alike() -> impl Strategy<Value = Vec<ToolCall>> {
     let arguments =
         prop::option::weighted(0.8, (0_u64..3, prop_oneof![Just(0_u64), 1_u64..4, 8_u64..11]));

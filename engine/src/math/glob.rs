@@ -1,6 +1,6 @@
-//! Matching of names with patterns in which `*` stands for any text.
+//! Name patterns in which `*` stands for any text.
 
-/// Whether a name fits a pattern in which `*` stands for any text.
+/// Whether a name matches a pattern in which `*` stands for any text.
 pub fn fits(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = name.strip_prefix(parts.next().unwrap_or_default()) else { return false };

@@ -1,15 +1,15 @@
-//! Edit distance and longest common subsequence by bits: 64 cells of the table of dynamic programming in one word.
+//! Edit distance and longest common subsequence by bits: 64 cells of the dynamic programming table in one word.
 //!
 //! Source: Myers, "A fast bit-vector algorithm for approximate string matching based on dynamic programming" (1999), in
 //! the form of Hyyrö (2003), whose blocks hand the difference at their lower edge to the next; Hyyrö, "Bit-parallel
 //! LCS-length computation revisited" (2004).
 
-/// A sequence of symbols, each known by its place among the distinct ones.
+/// A sequence of symbols, each represented by its index among the distinct ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sequence {
     /// The distinct symbols, ascending.
     symbols: Box<[u64]>,
-    /// The symbol at each position, as an index of `symbols`.
+    /// The symbol at each position, as an index into `symbols`.
     places: Box<[u32]>,
 }
 
@@ -17,8 +17,8 @@ pub struct Sequence {
 #[derive(Clone, Debug)]
 pub struct Pattern<'s> {
     sequence: &'s Sequence,
-    /// For each symbol the positions where it stands: one bit a position, `blocks` words a symbol; at the end those of all other symbols,
-    /// which are none.
+    /// For each symbol its positions: one bit a position, `blocks` words a symbol; at the end those of all other symbols, which
+    /// have none.
     masks: Vec<u64>,
     blocks: usize,
 }
@@ -92,7 +92,7 @@ impl<'s> Pattern<'s> {
             distance += usize::from(step.more != 0);
             distance -= usize::from(step.less != 0);
         };
-        // The row above the first: each column costs one insertion more.
+        // The row above the first: each column costs one more insertion.
         let first = Step { more: 1, less: 0 };
         let new = Block { more: u64::MAX, less: 0 };
         if self.blocks == 1 {
@@ -118,7 +118,7 @@ impl<'s> Pattern<'s> {
     /// The length of the longest common subsequence with another sequence.
     pub fn common(&self, text: &Sequence) -> usize {
         let rows = self.rows(text);
-        // A bit is set where a cell is no more than the one above it. Bits beyond the last row are never cleared.
+        // A bit is set if a cell is no more than the one above it. Bits beyond the last row are never cleared.
         let mut column = vec![u64::MAX; self.blocks];
         for place in &text.places {
             let row = rows[*place as usize];
@@ -134,7 +134,7 @@ impl<'s> Pattern<'s> {
         column.iter().map(|block| block.count_zeros() as usize).sum()
     }
 
-    /// Where the masks of each of another sequence's symbols begin.
+    /// The index at which the masks of each symbol of another sequence begin.
     fn rows(&self, text: &Sequence) -> Vec<usize> {
         let (own, mut at) = (&self.sequence.symbols, 0);
         let row = |symbol: &u64| {
@@ -149,7 +149,7 @@ impl<'s> Pattern<'s> {
 }
 
 impl Block {
-    /// Goes one column to the right; returns the step at the cell `lowest`, given the step above the block.
+    /// Advances one column to the right; returns the step at the cell `lowest`, given the step above the block.
     fn advance(&mut self, mask: u64, above: Step, lowest: usize) -> Step {
         let vertical = mask | self.less;
         let equal = mask | above.less;

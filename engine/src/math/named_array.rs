@@ -11,7 +11,7 @@ pub trait Named: Copy + 'static {
     /// The name.
     fn text(self) -> &'static str;
 
-    /// The place in [`Named::KEYS`].
+    /// The index in [`Named::KEYS`].
     fn place(self) -> usize;
 }
 

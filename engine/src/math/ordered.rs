@@ -1,14 +1,14 @@
 //! Numbers in order, with quick access to the sum of the greatest of them.
 //!
-//! A few numbers are one sorted list; many are blocks of up to [`FULL`] with the sum of each, so that one more number costs a
-//! search over the blocks and a move within one, and the sum of the greatest k costs a walk over the blocks.
+//! A few numbers are one sorted list; many are blocks of up to [`FULL`] with the sum of each, so that adding a number costs a
+//! search over the blocks and a move within one, and the sum of the greatest k costs a scan of the blocks.
 
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Greatest number of numbers in a block; a larger one is cut in two.
+/// Most numbers in a block; a larger one is split.
 const FULL: usize = 512;
 
-/// Number of numbers below which a block is joined with a neighbour, if both fit into one.
+/// Number of numbers below which a block is merged with a neighbour, if both fit into one.
 const SPARSE: usize = FULL / 4;
 
 /// A multiset of numbers; serialised as their list.
@@ -62,7 +62,7 @@ impl Ordered {
         }
     }
 
-    /// Takes away a number once; returns whether it was there.
+    /// Removes a number once; returns whether it was there.
     pub fn remove(&mut self, number: i64) -> bool {
         match self {
             Self::SmallMap(numbers) => {
@@ -114,7 +114,7 @@ impl Default for Ordered {
 }
 
 impl Blocks {
-    /// One block of these numbers, which are ascending and not empty.
+    /// One block of these numbers, which must be ascending and not empty.
     fn of(numbers: Vec<i64>) -> Self {
         let sum = numbers.iter().map(|number| i128::from(*number)).sum();
         Self { len: numbers.len(), blocks: vec![numbers], sums: vec![sum] }
@@ -142,7 +142,7 @@ impl Blocks {
         }
     }
 
-    /// Takes away a number once; returns whether it was there.
+    /// Removes a number once; returns whether it was there.
     fn remove(&mut self, number: i64) -> bool {
         let at = self.block_of(number);
         let Some(block) = self.blocks.get_mut(at) else { return false };
@@ -178,7 +178,7 @@ impl Blocks {
         self.blocks.partition_point(|block| block.last().is_some_and(|last| *last < number))
     }
 
-    /// Joins a block with the next, if there is one and both fit into one.
+    /// Merges a block with the next, if there is one and both fit into one.
     fn join(&mut self, at: usize) {
         let fits = |next: &Vec<i64>| self.blocks[at].len() + next.len() <= FULL;
         if self.blocks.get(at + 1).is_some_and(fits) {
@@ -190,7 +190,7 @@ impl Blocks {
     }
 }
 
-/// Equal numbers make equal multisets, whichever form they are in.
+/// Equal numbers make equal multisets, in either form.
 impl PartialEq for Ordered {
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len() && self.iter().eq(other.iter())

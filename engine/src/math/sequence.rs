@@ -22,7 +22,7 @@ pub fn edit_similarity<T: Ord>(a: &[T], b: &[T]) -> f64 {
     })
 }
 
-/// The number of elements that equal the one before them.
+/// The number of elements that equal the previous one.
 pub fn adjacent_repeats<T: PartialEq>(sequence: &[T]) -> usize {
     sequence.windows(2).filter(|pair| pair[0] == pair[1]).count()
 }
@@ -39,7 +39,7 @@ fn ratio(part: usize, whole: usize) -> f64 {
     part as f64 / whole as f64
 }
 
-/// Both sequences as numbers; equal elements have equal numbers.
+/// Both sequences as numbers; equal elements get equal numbers.
 fn numbered<T: Ord>(a: &[T], b: &[T]) -> (Sequence, Sequence) {
     let mut known: Vec<&T> = a.iter().collect();
     known.sort_unstable();

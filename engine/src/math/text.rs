@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::facts::OutputDigest;
 
-/// Words that do not tell what a text is about.
+/// Words that say nothing about the subject of a text.
 const STOP_WORDS: [&str; 70] = [
     "a", "above", "after", "all", "an", "and", "any", "are", "as", "at", "be", "been", "before",
     "being", "below", "both", "but", "by", "can", "could", "did", "do", "does", "during", "each",
@@ -29,16 +29,16 @@ const STOP_WORDS: [&str; 70] = [
 /// Length of the longest stop word, in bytes.
 const LONGEST: usize = 7;
 
-/// Length of most words with what is between them and the next, or more, in bytes.
+/// Length of most words including the separator, or more, in bytes.
 const USUAL: usize = 6;
 
 /// Number of large cells of an embedding that are multiplied in parallel.
 const LANES: usize = 4;
 
-/// Products of small cells whose sum is certain to be an `i32`: none is over 2^14.
+/// Number of products of small cells whose sum certainly fits into an `i32`: none is over 2^14.
 const SUMMED: usize = 1 << 16;
 
-/// The stop words as numbers, each at the place that it hashes to, or the next free one.
+/// The stop words as numbers, each at the index that it hashes to, or the next free one.
 const STOPS: [u64; 256] = {
     let (mut stops, mut at) = ([0; 256], 0);
     while at < STOP_WORDS.len() {
@@ -53,15 +53,15 @@ const STOPS: [u64; 256] = {
     stops
 };
 
-/// The characters of words in ASCII, in lower case.
+/// The ASCII characters of words, in lower case.
 const LETTERS: &[u8; 37] = b"abcdefghijklmnopqrstuvwxyz0123456789_";
 
-/// The codes of what is between words, of characters that are not ASCII, and of the first of [`LETTERS`].
+/// The codes of separators, of characters that are not ASCII, and of the first of [`LETTERS`].
 const BETWEEN: u8 = 0;
 const OTHER: u8 = 1;
 const LETTER: u8 = 2;
 
-/// The code of each byte of a text in lower case.
+/// The code of each byte of a text, in lower case.
 const CODES: [u8; 256] = {
     let (mut codes, mut byte, mut letter) = ([BETWEEN; 256], 0x80, 0);
     while byte < codes.len() {
@@ -76,20 +76,20 @@ const CODES: [u8; 256] = {
     codes
 };
 
-/// How many places features are counted at: one for each dimension and sign, and as many that nobody reads.
+/// Number of indices at which features are counted: one for each dimension and sign, and as many that are never read.
 const PLACES: usize = 1 << 10;
 
-/// The place of what does not count: that of no feature.
+/// The index for whatever does not count: no feature has it.
 const NOWHERE: u16 = 512;
 
 /// The number of sequences of three codes of six bits each.
 const SEQUENCES: usize = 1 << 18;
 
-/// The bits of the last three codes, with a mark in place of the last one.
+/// The bits of the last three codes, with a mark instead of the last one.
 const MARKED: usize = (SEQUENCES - 1) & !0x3f;
 
-/// The places of all pieces of words in ASCII, by the codes of their three characters: what is between words stands for the marks
-/// around a word. Most characters of most texts end such a piece, and a hash takes longer than a look at a table.
+/// The indices of all pieces of ASCII words, by the codes of their three characters: a separator stands for the marks around a
+/// word. Most characters of most texts end such a piece, and a hash takes longer than a table look-up.
 static PIECES: LazyLock<Box<[u16]>> = LazyLock::new(|| {
     let mut pieces = vec![NOWHERE; SEQUENCES];
     let letters = || (usize::from(LETTER)..).zip(LETTERS);
@@ -113,12 +113,12 @@ pub struct Embedding {
     square: u64,
 }
 
-/// A number for each dimension. Counts of words are small, but for those of long texts; sessions hold many of them.
+/// A number for each dimension. Counts of words are small, except in long texts; sessions hold many of them.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 enum Cells {
-    /// Every number is one of these.
+    /// All numbers fit into this type.
     Small(Box<[i8]>),
-    /// One is not.
+    /// One does not.
     Large(Box<[i32]>),
 }
 
@@ -128,7 +128,7 @@ impl Embedding {
         self.cells.large()
     }
 
-    /// How many dimensions it has.
+    /// The number of dimensions.
     pub fn dimensions(&self) -> usize {
         match &self.cells {
             Cells::Small(cells) => cells.len(),
@@ -157,7 +157,7 @@ impl Embedding {
 
 impl From<&[i32]> for Embedding {
     fn from(cells: &[i32]) -> Self {
-        // The bits that differ from the sign in any of them, without a branch for each.
+        // The bits that differ from the sign in any of them, without branches.
         let bits = cells.iter().fold(0, |bits, cell| bits | cell ^ cell >> 31);
         #[expect(clippy::cast_possible_truncation, reason = "none has more bits")]
         let cells = if bits <= i32::from(i8::MAX) {
@@ -201,7 +201,7 @@ impl Cells {
         }
     }
 
-    /// The dot product. Products and their sum are whole numbers that floats hold exactly for texts of up to 2^26 features, which is
+    /// The dot product. Products and their sum are integers that floats hold exactly for texts of up to 2^26 features, which is
     /// more than a span may have, so the order of the sum does not matter.
     fn dot(&self, other: &Self) -> f64 {
         let (Self::Small(a), Self::Small(b)) = (self, other) else {
@@ -225,17 +225,17 @@ fn dot(a: &[i32], b: &[i32]) -> f64 {
     sums.into_iter().chain(last).sum()
 }
 
-/// The digest that a text is compared by; `None` for an empty text.
+/// The digest by which a text is compared; `None` for an empty text.
 pub fn digest(text: &str) -> Option<OutputDigest> {
     if text.is_empty() {
         return None;
     }
     let lower = text.to_lowercase();
     let mut features = Features::new(lower.len() / USUAL);
-    // As an array of this size, no look at it is checked: it has a place for whatever three codes make.
+    // As an array of this size, accesses need no bounds check: it has an entry for any three codes.
     let pieces = PIECES.as_array::<SEQUENCES>()?;
     let bytes = lower.as_bytes();
-    // The place of the byte to come, where the word begins, and the codes of the last characters.
+    // The index of the next byte, the start of the word, and the codes of the last characters.
     let (mut at, mut start, mut last) = (0, 0, 0);
     while let Some(byte) = bytes.get(at) {
         let code = CODES[usize::from(*byte)];
@@ -274,7 +274,7 @@ pub fn to_text(value: &Value) -> String {
     }
 }
 
-/// Hashes in order, each once. By their first bytes they are put in place: few share one, as hashes are spread evenly.
+/// The distinct hashes, in order. They are bucketed by their first bytes: few share a bucket, as hashes are spread evenly.
 fn each_once(hashes: &[u64]) -> Vec<u64> {
     let first = |hash: u64| usize::from(hash.to_be_bytes()[0]);
     let mut places = [0_usize; 256];
@@ -292,7 +292,7 @@ fn each_once(hashes: &[u64]) -> Vec<u64> {
     let alike = sorted.chunk_by_mut(|one, other| first(*one) == first(*other));
     alike.filter(|alike| alike.len() > 1).for_each(<[u64]>::sort_unstable);
     sorted.dedup();
-    // In a block of their size, as sessions hold many of them.
+    // In a block of the exact size, as sessions hold many of them.
     sorted.as_slice().into()
 }
 
@@ -325,10 +325,10 @@ fn is_stop_word(word: &[u8]) -> bool {
     STOPS[usize::from(at)] == number
 }
 
-/// A word of eight bytes at most as a number.
+/// A word of at most eight bytes as a number.
 const fn number(word: &[u8]) -> u64 {
     match (word, word.first_chunk(), word.last_chunk()) {
-        // The two overlap, and are the same there.
+        // The two overlap, and are equal there.
         (_, Some(first), Some(last)) => {
             let high = u32::from_be_bytes(*first) as u64;
             high << (8 * (word.len() - 4)) | u32::from_be_bytes(*last) as u64
@@ -340,23 +340,23 @@ const fn number(word: &[u8]) -> u64 {
     }
 }
 
-/// The place in [`STOPS`] where the number of a word is looked for first.
+/// The index in [`STOPS`] where the search for the number of a word starts.
 const fn stop_at(number: u64) -> u8 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0]
 }
 
-/// The place where a feature is counted by its hash: the dimension is the lowest byte, the sign the highest bit.
+/// The index at which a feature is counted, by its hash: the dimension is the lowest byte, the sign the highest bit.
 fn place(hash: u64) -> u16 {
     let [.., high, low] = hash.rotate_left(1).to_be_bytes();
     u16::from_be_bytes([high & 1, low])
 }
 
-/// Words and their three-character pieces, counted in hashed dimensions with a hashed sign, so that unrelated texts
-/// come out near zero.
+/// Words and their three-character pieces, counted in hashed dimensions with a hashed sign, so that unrelated texts have a
+/// similarity near zero.
 struct Features {
-    // For each dimension the number of features with the sign plus, and minus; of the rest, nothing is read.
+    // For each dimension the number of features with the sign plus, and minus; the rest is never read.
     counts: [i32; PLACES],
-    // The hashes of words that tell what a text is about.
+    // The hashes of words that describe the subject of a text.
     tokens: Vec<u64>,
     // A buffer for a word between its marks.
     padded: String,
@@ -367,7 +367,7 @@ impl Features {
         Self { counts: [0; PLACES], tokens: Vec::with_capacity(words), padded: String::new() }
     }
 
-    /// Counts a word, if it is not empty; it is a token if it has several characters and is no stop word.
+    /// Counts a word, if it is not empty; it is a token if it has several characters and is not a stop word.
     #[inline]
     fn add_word(&mut self, word: &[u8], several: bool) {
         if word.is_empty() {
@@ -380,15 +380,15 @@ impl Features {
         }
     }
 
-    /// Takes the character at a place, which is not ASCII and ends the word that begins at `start`, or is one of its characters:
-    /// counts this word. Returns where the next word begins.
+    /// Handles the character at `at`, which is not ASCII: it ends the word that begins at `start`, or is part of it. Counts that
+    /// word. Returns where the next word begins.
     #[cold]
     fn add_other(&mut self, text: &str, start: usize, at: usize, last_piece: u16) -> usize {
         let rest = &text[at..];
         let letters = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
         let word = &text[start..at + letters];
         if letters > 0 {
-            // Each of the characters before it but the first has ended a piece.
+            // Each of the characters before it except the first has ended a piece.
             self.add_pieces(word, (at - start).saturating_sub(1));
         } else {
             self.add(last_piece);
@@ -398,7 +398,7 @@ impl Features {
         at + letters + between
     }
 
-    /// Counts the pieces of a word, without the first ones.
+    /// Counts the pieces of a word, except the first `without`.
     fn add_pieces(&mut self, word: &str, without: usize) {
         let mut padded = mem::take(&mut self.padded);
         padded.clear();
@@ -410,7 +410,7 @@ impl Features {
         self.padded = padded;
     }
 
-    /// Counts a feature at its place.
+    /// Counts a feature at its index.
     fn add(&mut self, place: u16) {
         self.counts[usize::from(place) % PLACES] += 1;
     }

@@ -1,4 +1,4 @@
-//! Sets of words. What many of them have in common is kept once, as sessions hold many answers in one language.
+//! Sets of words. Shared words are stored once, as sessions hold many answers in one language.
 
 use std::cmp;
 use std::hash::{Hash, Hasher};
@@ -8,16 +8,16 @@ use std::sync::{Arc, Weak};
 use hashbrown::HashTable;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// How many words a list has room for.
+/// Capacity of a list, in words.
 const ROOM: usize = 1 << 14;
 
-/// How many lists of a vocabulary there are at a time, at most.
+/// Most lists of a vocabulary at a time.
 const MOST: usize = 64;
 
-/// A set of more words is taken for that of a single text, and not listed.
+/// A set of more words is assumed to be unique to a single text, and not listed.
 const LARGEST: usize = 1_024;
 
-/// The hashes of distinct words, in order; serialised as these.
+/// The hashes of distinct words, in order; serialised as such.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "Vec<u64>")]
 pub struct Words(Form);
@@ -26,26 +26,26 @@ pub struct Words(Form);
 enum Form {
     /// The hashes.
     Own(Box<[u64]>),
-    /// Their places in a list, in the order of the hashes.
+    /// Their indices in a list, in the order of the hashes.
     Listed(Arc<List>, Box<[u16]>),
 }
 
-/// Hashes of words in the order in which they came: none is ever changed or removed.
+/// Hashes of words in the order of arrival: none is ever changed or removed.
 #[derive(Debug)]
 struct List(Box<[AtomicU64]>);
 
-/// The words that sets have in common. A set can be read without it, and a list lasts as long as a set refers to it.
+/// The words that sets share. A set can be read without it, and a list lives as long as a set refers to it.
 #[derive(Debug, Default)]
 pub struct Vocabulary {
-    // The list that words are added to, and how it is searched.
+    // The list to which words are added, and its index.
     list: Option<Arc<List>>,
     places: HashTable<u16>,
-    // Lists that have no room left.
+    // Lists that are full.
     full: Vec<Weak<List>>,
 }
 
 impl Words {
-    /// How many there are.
+    /// The number of words.
     pub fn len(&self) -> usize {
         match &self.0 {
             Form::Own(hashes) => hashes.len(),
@@ -53,7 +53,7 @@ impl Words {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -70,7 +70,7 @@ impl Words {
         }
     }
 
-    /// Jaccard similarity to another set, in `[0,1]`; 0 of two empty ones.
+    /// Jaccard similarity to another set, in `[0,1]`; 0 for two empty ones.
     pub fn jaccard(&self, other: &Self) -> f64 {
         let common = match (&self.0, &other.0) {
             (Form::Listed(list, a), Form::Listed(of, b)) if Arc::ptr_eq(list, of) => {
@@ -83,7 +83,7 @@ impl Words {
     }
 }
 
-/// How many places two sets in one list have in common.
+/// The number of indices that two sets in one list share.
 fn common_places(a: &[u16], b: &[u16]) -> usize {
     const WORDS: usize = ROOM / 64;
     let at = |place: &u16| usize::from(*place) / 64 % WORDS;
@@ -94,9 +94,9 @@ fn common_places(a: &[u16], b: &[u16]) -> usize {
     b.iter().filter(|place| held[at(place)] >> (*place % 64) & 1 == 1).count()
 }
 
-/// How many values two sequences in order have in common.
+/// The number of values that two sorted sequences share.
 fn common(a: impl Fn(usize) -> Option<u64>, b: impl Fn(usize) -> Option<u64>) -> usize {
-    // A step goes past the lesser of two values, or past both if they are equal.
+    // A step skips the lesser of two values, or both if they are equal.
     let (mut at_a, mut at_b, mut steps) = (0, 0, 0_usize);
     while let (Some(x), Some(y)) = (a(at_a), b(at_b)) {
         at_a += usize::from(x <= y);
@@ -106,13 +106,13 @@ fn common(a: impl Fn(usize) -> Option<u64>, b: impl Fn(usize) -> Option<u64>) ->
     at_a + at_b - steps
 }
 
-/// The hash at a place of a list.
+/// The hash at an index of a list.
 fn word(list: &[AtomicU64], place: u16) -> Option<u64> {
     Some(list.get(usize::from(place))?.load(Ordering::Relaxed))
 }
 
 impl Vocabulary {
-    /// Keeps a set as places in a list, if there is room.
+    /// Stores a set as indices into a list, if there is room.
     pub fn list(&mut self, words: &mut Words) {
         let Form::Own(hashes) = &words.0 else { return };
         if hashes.is_empty() || hashes.len() > LARGEST || !self.make_room(hashes.len()) {
@@ -126,7 +126,7 @@ impl Vocabulary {
         words.0 = Form::Listed(list, places.into());
     }
 
-    /// Whether there is room for so many words in the list that words are added to, which may be a new one.
+    /// Whether the current list, which may be a new one, has room for this many words.
     fn make_room(&mut self, words: usize) -> bool {
         if self.list.is_some() && self.places.len() + words <= ROOM {
             return true;
@@ -141,7 +141,7 @@ impl Vocabulary {
         true
     }
 
-    /// The place of a word in the list, to which it is added if it is not there.
+    /// The index of a word in the list; the word is added if it is not there.
     #[inline]
     fn place(&mut self, hash: u64, list: &[AtomicU64]) -> Option<u16> {
         let hash_at = |place: &u16| word(list, *place).unwrap_or_default();
@@ -155,7 +155,7 @@ impl Vocabulary {
     }
 }
 
-/// Without lists: those of the original are added to by that alone.
+/// Without lists: only the original may add to its lists.
 impl Clone for Vocabulary {
     fn clone(&self) -> Self {
         Self::default()

@@ -1,7 +1,8 @@
-//! The chance of failure that drops are found by: the features and priors of `model.rs`, learnt from traces as they come.
+//! The predicted probability of failure by which drops are found: the features and priors of `model.rs`, learned from traces as
+//! they arrive.
 //!
-//! Predictions must mean the same for long, or a change of the model would pass for one of the agent. So the model stays as it is until
-//! as many new outcomes are known as before, at most 256, and is made anew only while nothing speaks for a drop.
+//! Predictions must keep their meaning for long, or a change of the model would look like one of the agent. So the model stays
+//! fixed until as many new outcomes are known as before, at most 256 more, and is refitted only while nothing suggests a drop.
 
 use std::collections::VecDeque;
 
@@ -11,26 +12,27 @@ use super::model::{Alike, Row, fit, logistic, ranked, row};
 use super::spread::Spread;
 use crate::facts::Effort;
 
-/// Outcomes of traces, and the model that was last made of them.
+/// Outcomes of traces, and the model that was last fitted to them.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Learner {
     // The latest outcomes.
     rows: VecDeque<(Row, bool)>,
-    // How many outcomes ever came, and how many there must be before the model is made anew.
+    // How many outcomes have ever arrived, and how many there must be before the model is refitted.
     outcomes: u64,
     next: u64,
     coefficients: Option<Row>,
 }
 
 impl Learner {
-    /// The chance that a trace's run failed, in `[0,1]`; `None` before enough outcomes, or traces to compare it with, are known.
+    /// The probability that a trace's run failed, in `[0,1]`; `None` before enough outcomes, or traces to compare it with, are
+    /// known.
     pub(crate) fn chance(&self, effort: &Effort, usual: &Spread) -> Option<f64> {
         let coefficients = self.coefficients?;
         let row = row_among(usual, effort)?;
         Some(logistic(row.iter().zip(coefficients).map(|(value, held)| value * held).sum()))
     }
 
-    /// Takes the outcome of a trace.
+    /// Adds the outcome of a trace.
     pub(crate) fn learn(&mut self, effort: &Effort, usual: &Spread, failed: bool) {
         let Some(row) = row_among(usual, effort) else { return };
         self.rows.push_back((row, failed));
@@ -45,7 +47,7 @@ impl Learner {
         self.coefficients.is_some()
     }
 
-    /// Makes the model anew, if enough outcomes have come; returns whether it did.
+    /// Refits the model, if enough outcomes have arrived; returns whether it did.
     pub(crate) fn renew(&mut self) -> bool {
         let failed = self.rows.iter().filter(|(_, failed)| *failed).count();
         if self.outcomes < self.next.max(LEAST_OUTCOMES)
@@ -67,13 +69,13 @@ fn row_among(usual: &Spread, effort: &Effort) -> Option<Row> {
     Some(row(&ranked, effort, Alike::default()))
 }
 
-/// Outcomes that a model is made of, at most.
+/// Most outcomes that a model is fitted to.
 const MOST_ROWS: usize = 256;
 
-/// Outcomes that the first model is made of, at least.
+/// Least number of outcomes for the first model.
 const LEAST_OUTCOMES: u64 = 32;
 
-/// Outcomes of each kind, failed and not, that a model is made of, at least.
+/// Least number of outcomes of each kind, failed and not, for a model.
 const LEAST_OF_EACH: usize = 5;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Which runs fail: how much effort a session took compared with others of its agent, the chance that it failed, how often the
+//! Which runs fail: how much effort a session took compared with others of its agent, the probability that it failed, how often the
 //! agent's sessions succeed, and how good these predictions have been.
 //!
-//! Sessions tell their agents their efforts ([`Spread`], [`EffortSums`]); the agent keeps runs with an outcome ([`KnownRun`]).
-//! Both meet in [`Learned`] when somebody looks at the agent or at one of its sessions: nothing is computed before.
+//! Sessions send their efforts to their agents ([`Spread`], [`EffortSums`]); the agent keeps runs with an outcome ([`KnownRun`]).
+//! Both are combined in [`Learned`] when the agent or one of its sessions is read: nothing is computed before.
 
 pub(crate) mod learner;
 mod model;
@@ -39,7 +39,7 @@ pub struct Population {
     pub efforts: EffortSums,
 }
 
-/// What is learned of an agent from its sessions and their outcomes.
+/// What is learned about an agent from its sessions and their outcomes.
 #[derive(Clone, Debug)]
 pub struct Learned {
     model: Model,
@@ -48,7 +48,7 @@ pub struct Learned {
 }
 
 impl Learned {
-    /// Learns from rankings and from runs whose outcome is known, in the order of their starts.
+    /// Learns from rankings and from runs with known outcomes, in the order of their starts.
     pub fn new(
         rankings: Rankings,
         known: &[KnownRun],
@@ -72,15 +72,15 @@ impl Learned {
         &self.success
     }
 
-    /// Adds to the agent what is learned of it.
+    /// Adds to the agent what is learned about it.
     pub fn look_at_agent(&self, agent: &mut AgentView) {
         agent.success.clone_from(&self.success);
         agent.signal_auroc.clone_from(&self.quality.auroc);
         agent.calibration = self.quality.calibration;
     }
 
-    /// Adds to a session of this agent how much effort it took, and how likely it failed; nothing before there are [`LEAST_RUNS`]
-    /// sessions to compare it with.
+    /// Adds to a session of this agent its effort and its probability of failure; nothing before there are [`LEAST_RUNS`] sessions
+    /// to compare it with.
     pub fn look_at(&self, session: &mut SessionView) {
         let tasks = session.traces.iter().filter_map(|trace| trace.attempt.as_ref());
         let task = tasks.filter_map(|attempt| attempt.task.as_deref()).next();
@@ -92,8 +92,8 @@ impl Learned {
         session.prediction = Some(self.explain(&predicted));
     }
 
-    /// Adds to a done trace how much effort it took compared with its agent's other traces, and how likely its session failed, by
-    /// this trace alone; returns the prediction. The model is learned from whole sessions.
+    /// Adds to a done trace its effort compared with its agent's other traces, and the probability that its session failed, judging
+    /// by this trace alone; returns the prediction. The model is learned from whole sessions.
     pub fn look_at_trace(&self, session: &ScopedId, trace: &mut TraceView) -> Option<Prediction> {
         let task = trace.attempt.as_ref().and_then(|attempt| attempt.task.as_deref());
         let took = trace.took.as_ref()?;
@@ -103,7 +103,7 @@ impl Learned {
         Some(predicted)
     }
 
-    /// The explanation of a prediction: what it was made from.
+    /// The explanation of a prediction: its inputs.
     pub fn explain(&self, predicted: &Prediction) -> PredictionView {
         let ranks = Measure::ALL.iter().filter(|measure| measure.is_effort());
         let ranks = ranks.filter_map(|of| Some((of.name(), predicted.ranked.ranks[*of as usize]?)));
@@ -116,13 +116,13 @@ impl Learned {
     }
 }
 
-/// The runs that our judge was asked about, if they are enough, as it is known how likely each was to be chosen; else all runs.
+/// The runs that the judge was asked about, if they are enough, as their selection probabilities are known; else all runs.
 fn whose_selection_is_known(known: Vec<&KnownRun>) -> Vec<&KnownRun> {
     let judged = || known.iter().copied().filter(|run| run.probability.is_some());
     if judged().count() >= success::LEAST_TOLD { judged().collect() } else { known }
 }
 
-/// The share of sessions that succeed. The predictor, which is known of all sessions, is their effort: the mean of the measures'
+/// The share of sessions that succeed. The predictor, which is known for all sessions, is their effort: the mean of the measures'
 /// buckets, each scaled to mean 0 and deviation 1 over the agent's sessions. Its mean over a window follows from the window's sums.
 fn success(ranking: &Ranking, known: &[KnownRun], population: &Population) -> Option<SuccessView> {
     let since = population.told_since?;
@@ -153,8 +153,8 @@ fn success(ranking: &Ranking, known: &[KnownRun], population: &Population) -> Op
             probability: run.probability,
         })
         .collect();
-    // The variance of the other sessions' effort is not kept; that of the known ones stands for it, as effort did not decide which
-    // outcomes are told.
+    // The variance of the other sessions' effort is not kept; that of the known ones replaces it, as effort did not decide which
+    // outcomes are reported.
     let runs = told.len() as f64;
     let mean = told.iter().map(|run| run.predictor).sum::<f64>() / runs;
     let variance = told.iter().map(|run| (run.predictor - mean).powi(2)).sum::<f64>() / runs;

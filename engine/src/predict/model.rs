@@ -1,4 +1,4 @@
-//! The chance that a run failed: a logistic model over [`FEATURES`], which begins with fixed priors and learns from the known
+//! The probability that a run failed: a logistic model over [`FEATURES`], which starts with fixed priors and learns from the known
 //! outcomes of the agent's runs.
 //!
 //! ```text
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! It is a function of the runs with known outcomes, in the order of their starts, and of the agent's distributions; it does not
-//! depend on when somebody asks. The priors are not fitted: public recordings of agents with known outcomes agree that more
-//! effort than usual goes with failure, and that nearly all runs fail that end in an error (docs/outcomes.md); the sign of little else is
+//! depend on when it is read. The priors are not fitted: public recordings of agents with known outcomes agree that more effort
+//! than usual goes with failure, and that nearly all runs that end in an error fail (docs/outcomes.md); hardly any other sign is
 //! taken for granted.
 
 use std::borrow::Cow;
@@ -20,16 +20,16 @@ use crate::facts::{Effort, ScopedId};
 use crate::math::Quanta;
 use crate::span::Timestamp;
 
-/// Steps of Newton's method, at most; it mostly takes a handful.
+/// Most steps of Newton's method; it usually takes a handful.
 const STEPS: usize = 30;
 
-/// Runs that failed as often as the agent's others do, which are added to the record of a task.
+/// Number of runs with the agent's usual failure rate that are added to the record of a task.
 const TASK_WEIGHT: f64 = 2.0;
 
-/// Runs that failed as often as the agent's others do, which are added to the record of a tool or of models.
+/// Number of runs with the agent's usual failure rate that are added to the record of a tool or of models.
 const CALLED_WEIGHT: f64 = 4.0;
 
-/// A feature of a run: a number that the chance of failure depends on.
+/// A feature of a run: a number on which the probability of failure depends.
 #[derive(Clone, Copy, Debug)]
 pub struct Feature {
     /// Its name in results.
@@ -45,10 +45,11 @@ pub struct Feature {
 
 /// The features; the first is the intercept.
 pub const FEATURES: [Feature; 17] = [
-    // Beforehand a quarter of the runs is taken to fail: anything from 2 to 87 % within two standard deviations.
+    // The prior assumes that a quarter of the runs fail: anything from 2 to 87 % within two standard deviations.
     feature("base", "How often this agent's runs fail", -1.1, 1.5, |_| 1.0),
     feature("effort", "More effort than the agent's other runs", 3.0, 2.0, |run| run.effort - 0.5),
-    // Effort tells hard tasks: of runs at one task it hardly tells which fail, so that of the others tells as much as a run's own.
+    // Effort indicates hard tasks: among runs at one task it hardly shows which ones fail, so the effort of the others says as much
+    // as a run's own.
     feature(
         "others_at_task",
         "More effort of the other runs of the same task than of this one",
@@ -98,7 +99,7 @@ pub const FEATURES: [Feature; 17] = [
     feature("last_tool", "How other runs went that called the same tool last", 1.0, 0.5, |run| {
         run.of_tool
     }),
-    // Models differ in effort and in how often they fail: without this feature, effort would stand for the model that was used.
+    // Models differ in effort and in failure rate: without this feature, effort would stand in for the model that was used.
     feature("model", "How other runs went that called the same models", 1.0, 0.5, |run| {
         run.of_models
     }),
@@ -126,9 +127,10 @@ pub(super) type Row = [f64; N];
 struct Inputs {
     effort: f64,
     ranks: [Option<f64>; Measure::ALL.len()],
-    /// How far the mean effort of the other runs at its task is above its own, drawn to 0 where they are few.
+    /// How far the mean effort of the other runs at its task is above its own, shrunk towards 0 if they are few.
     others_at_task: f64,
-    /// How much the results of its tools differ from those of others at its task, from -0.5 to 0.5, drawn to 0 where these are few.
+    /// How much the results of its tools differ from those of others at its task, from -0.5 to 0.5, shrunk towards 0 if these are
+    /// few.
     other_results: f64,
     failed_share: f64,
     failed_models: f64,
@@ -139,29 +141,30 @@ struct Inputs {
     of_task: f64,
 }
 
-/// What is known of runs like one: how far the log-odds of their failure are above those of all runs, that one left out.
+/// The records of similar runs: how far the log-odds of their failure are above those of all runs, the run itself left out.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Alike {
-    /// Of runs at the same task.
+    /// For runs at the same task.
     task: f64,
-    /// Of runs that called the same tool last, or none as well.
+    /// For runs that called the same tool last, or also none.
     tool: f64,
-    /// Of runs that called the same models last, or none as well.
+    /// For runs that called the same models last, or also none.
     models: f64,
-    /// How far the mean effort of the other runs at the task is above its own, drawn to 0 where they are few.
+    /// How far the mean effort of the other runs at the task is above its own, shrunk towards 0 if they are few.
     others_at_task: f64,
-    /// How much the results of its tools differ from those of others at its task, from -0.5 to 0.5, drawn to 0 where these are few.
+    /// How much the results of its tools differ from those of others at its task, from -0.5 to 0.5, shrunk towards 0 if these are
+    /// few.
     other_results: f64,
 }
 
 impl Inputs {
-    /// How far the rank by a measure is above the effort as a whole; 0 if it is not known.
+    /// How far the rank by a measure is above the effort as a whole; 0 if not known.
     fn beyond(&self, measure: Measure) -> f64 {
         self.ranks[measure as usize].map_or(0.0, |rank| rank - self.effort)
     }
 }
 
-/// A run whose outcome is known; several runs of one session count as one.
+/// A run with a known outcome; several runs of one session count as one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KnownRun {
     /// Its session.
@@ -174,12 +177,12 @@ pub struct KnownRun {
     pub effort: Effort,
     /// The worst score of each signal over its traces.
     pub signals: BTreeMap<Cow<'static, str>, Quanta>,
-    /// The risks of its traces by all signals but the outcome.
+    /// The risks of its traces by all signals except the outcome.
     pub risks: Vec<Quanta>,
-    /// Whether it is no success.
+    /// Whether it is not a success.
     pub failed: bool,
-    /// How likely our judge was to be asked about it, in `(0,1]`; `None`: others told the outcome, and nobody knows how likely that
-    /// was.
+    /// The probability that the judge was asked about it, in `(0,1]`; `None`: others reported the outcome, with an unknown
+    /// probability.
     pub probability: Option<f64>,
 }
 
@@ -198,7 +201,7 @@ impl KnownRun {
 pub struct Ranked {
     /// The mean rank by measures of effort, in `[0,1]`.
     pub effort: f64,
-    /// The rank by each measure: the share of runs that took less, in `[0,1]`; `None`: it is not known.
+    /// The rank by each measure: the share of runs that took less, in `[0,1]`; `None`: not known.
     pub ranks: [Option<f64>; Measure::ALL.len()],
 }
 
@@ -207,13 +210,13 @@ pub struct Ranked {
 pub struct Prediction {
     /// How much effort it took.
     pub ranked: Ranked,
-    /// The chance that it failed, in `[0,1]`.
+    /// The probability that it failed, in `[0,1]`.
     pub failure: f64,
     /// What each feature adds to the log-odds of failure.
     pub carried_by: [f64; N],
 }
 
-/// What a prediction is made from: a session among sessions, or a trace among traces.
+/// The unit that a prediction is made from: a session among sessions, or a trace among traces.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Whole {
     /// A session.
@@ -255,7 +258,7 @@ struct Record {
 }
 
 impl Model {
-    /// Learns from the runs whose outcome is known.
+    /// Learns from the runs with known outcomes.
     pub fn new(rankings: Rankings, known: &[KnownRun]) -> Self {
         let mut all = Record::default();
         let mut tasks: BTreeMap<Arc<str>, Record> = BTreeMap::new();
@@ -310,8 +313,8 @@ impl Model {
         self.sessions.len()
     }
 
-    /// Predicts how a session went, by its effort or by that of one of its traces; the session's own outcome is left out of the
-    /// records that it is compared with. `None` before there are enough sessions or traces to rank it among.
+    /// Predicts the outcome of a session, by its effort or by that of one of its traces; the session's own outcome is left out of
+    /// the records that it is compared with. `None` before there are enough sessions or traces to rank it among.
     pub fn predict(
         &self,
         whole: Whole,
@@ -328,7 +331,8 @@ impl Model {
         Some(Prediction { ranked, failure: logistic(carried_by.iter().sum()), carried_by })
     }
 
-    /// Of each run that it learned from: its effort, the chance of failure by the model without this run, and whether it failed.
+    /// For each run that it learned from: its effort, the probability of failure by the model without this run, and whether it
+    /// failed.
     pub(super) fn left_out(&self, known: &[KnownRun]) -> Vec<(f64, f64, bool)> {
         let odds = |run: &KnownRun| {
             let (ranked, row) = self.row_of(run)?;
@@ -397,7 +401,7 @@ impl Record {
         self.failed += u64::from(failed);
     }
 
-    /// The record without a run that is in it: the outcome of a run says nothing about itself.
+    /// The record without a run that is in it: the outcome of a run must not predict itself.
     fn without(self, own: Option<&KnownSession>) -> Self {
         own.map_or(self, |own| Self {
             runs: self.runs - 1,
@@ -410,8 +414,8 @@ impl Record {
         (self.failed as f64 + 1.0) / (self.runs as f64 + 2.0)
     }
 
-    /// How far the log-odds of failure of these runs are above those of all, with `weight` runs that fail as all do added to them;
-    /// 0 if these runs are none, or all.
+    /// How far the log-odds of failure of these runs are above those of all, after adding `weight` runs with the overall failure
+    /// rate; 0 if these runs are none, or all.
     fn above(self, all: Self, weight: f64) -> f64 {
         if self.runs == 0 || self.runs == all.runs {
             return 0.0;
@@ -434,7 +438,7 @@ pub(super) fn ranked(
     (known > 0).then(|| Ranked { effort: sum / f64::from(known), ranks })
 }
 
-/// The features of a run, by its ranks among others and what is known of runs like it.
+/// The features of a run, from its ranks among others and the records of similar runs.
 pub(super) fn row(ranked: &Ranked, effort: &Effort, alike: Alike) -> Row {
     let share = |part: u64, all: u64| part as f64 / all.max(part).max(1) as f64;
     let inputs = Inputs {
@@ -479,7 +483,7 @@ pub(super) fn fit(rows: &[([f64; N], f64)]) -> ([f64; N], [[f64; N]; N]) {
         }
         let step = solve(curve, slope);
         let longest = step.iter().fold(0.0, |longest: f64, step| longest.max(step.abs()));
-        // Far from the optimum a whole step may overshoot.
+        // Far from the optimum a full step may overshoot.
         let scale = 1.0 / longest.max(1.0);
         for (held, step) in coefficients.iter_mut().zip(step) {
             *held -= step * scale;
@@ -491,7 +495,7 @@ pub(super) fn fit(rows: &[([f64; N], f64)]) -> ([f64; N], [[f64; N]; N]) {
     (coefficients, curve)
 }
 
-/// Solves `matrix x = right` by Cholesky's decomposition; the matrix is positive definite, and only its lower half is read.
+/// Solves `matrix x = right` by Cholesky decomposition; the matrix must be positive definite, and only its lower half is read.
 fn solve(mut matrix: [[f64; N]; N], right: [f64; N]) -> [f64; N] {
     for i in 0..N {
         for j in 0..=i {
@@ -597,7 +601,7 @@ mod tests {
         assert!(last("another", Some(2)).failure < 0.2 && last("another", None).failure < 0.2);
         let at = FEATURES.iter().position(|feature| feature.name == "last_tool").unwrap();
         assert!(last("another", Some(9)).carried_by[at].abs() < 1e-12, "no run ended with it");
-        // What is told of the run itself has no part in it.
+        // The run's own outcome does not count.
         let (own, other) = (last("2", Some(1)), last("another", Some(1)));
         assert!(own.carried_by[at] < other.carried_by[at]);
         let untold = Model::new(rankings(), &[]);

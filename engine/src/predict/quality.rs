@@ -1,4 +1,5 @@
-//! How well signals and predictions tell an agent's failed runs from the others, and how right the predicted chances are.
+//! How well signals and predictions separate an agent's failed runs from the others, and how accurate the predicted probabilities
+//! are.
 //!
 //! ```text
 //! AUROC = P(x of a failed run > x of another) + P(equal) / 2
@@ -6,9 +7,9 @@
 //! ECE   = sum over ten bins of chances of (share of runs in it) |mean chance - share that failed|
 //! ```
 //!
-//! A run's outcome is compared with the chance that the model without this run gives, to first order (one step of Newton's
-//! method from the fitted coefficients; Rahnama Rad and Maleki, "A scalable estimate of the
-//! out-of-sample prediction error via approximate leave-one-out cross-validation", arXiv 1801.10243).
+//! A run's outcome is compared with the probability from the model without this run, to first order (one step of Newton's method
+//! from the fitted coefficients; Rahnama Rad and Maleki, "A scalable estimate of the out-of-sample prediction error via approximate
+//! leave-one-out cross-validation", arXiv 1801.10243).
 
 use std::collections::BTreeMap;
 
@@ -17,17 +18,17 @@ use crate::score::agent_reliability::AgentReliability;
 use crate::signal::outcome;
 use crate::view::{AurocView, CalibrationView};
 
-/// Runs of each kind, failed and not, that there must be for a result.
+/// Least number of runs of each kind, failed and not, for a result.
 const LEAST: usize = 5;
 
-/// Bins of chances.
+/// Bins of probabilities.
 const BINS: usize = 10;
 
 /// How good signals and predictions have been for an agent's runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Quality {
-    /// The AUROC of each signal, of `reliability` (over the session's traces, by all signals but the outcome), `effort` and
-    /// `predicted_failure`; of signals and `reliability`, which are better the higher, 1 minus the score is used.
+    /// The AUROC of each signal, of `reliability` (over the session's traces, by all signals except the outcome), `effort` and
+    /// `predicted_failure`; for signals and `reliability`, where higher is better, 1 minus the score is used.
     pub auroc: BTreeMap<String, AurocView>,
     /// The calibration of the predictions; `None` before there are enough outcomes.
     pub calibration: Option<CalibrationView>,
@@ -37,7 +38,7 @@ pub struct Quality {
 pub(super) fn quality(model: &Model, known: &[KnownRun]) -> Quality {
     let mut told: BTreeMap<&str, Vec<(f64, bool)>> = BTreeMap::new();
     for run in known {
-        // The outcome as a signal is left out, as it is what the others are compared with.
+        // The outcome as a signal is left out, as the others are compared with it.
         let signals = run.signals.iter().filter(|(name, _)| name.as_ref() != outcome::NAME);
         let signals = signals.map(|(name, score)| (&**name, 1.0 - score.to_f64()));
         let mut reliability = AgentReliability::default();
@@ -66,7 +67,7 @@ fn enough(runs: &[(f64, bool)]) -> bool {
     failed >= LEAST && runs.len() - failed >= LEAST
 }
 
-/// The AUROC, by ranks; equal values share the middle one. `None` without enough runs.
+/// The AUROC, by ranks; equal values share their mean rank. `None` without enough runs.
 fn auroc_of(mut runs: Vec<(f64, bool)>) -> Option<AurocView> {
     if !enough(&runs) {
         return None;

@@ -1,12 +1,12 @@
-//! The results that a run got from its tools, in the room of a few numbers, so that runs at one task can be compared.
+//! The results that a run got from its tools, as a small sketch, so that runs at one task can be compared.
 
 use serde::{Deserialize, Serialize};
 
-/// Hashes that are kept of a run.
+/// Most hashes that are kept for a run.
 const MOST: usize = 16;
 
-/// The least hashes of the distinct results of a run, at most [`MOST`], in order. How much two sets have in common follows from such
-/// sketches of both (A. Broder, On the resemblance and containment of documents, 1997).
+/// The least hashes of the distinct results of a run, at most [`MOST`], in order. Such sketches of two sets show how much the sets
+/// have in common (A. Broder, On the resemblance and containment of documents, 1997).
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(transparent)]
 pub struct Results(Vec<u64>);
@@ -28,7 +28,7 @@ impl Results {
         traces.flat_map(|results| &results.0).copied().collect()
     }
 
-    /// The share of results that both have among those that either has, estimated, in `[0,1]`; `None` if neither has any.
+    /// The estimated share of common results among those that either has, in `[0,1]`; `None` if neither has any.
     pub fn in_common(&self, other: &Self) -> Option<f64> {
         let (mut own, mut others) = (&*self.0, &*other.0);
         let (mut all, mut common) = (0, 0);
@@ -46,7 +46,7 @@ impl Results {
         (all > 0).then(|| common as f64 / all as f64)
     }
 
-    /// The bytes of memory that they take beside themselves.
+    /// The bytes of memory that the hashes take.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.0)
     }

@@ -1,5 +1,5 @@
-//! Distributions of the effort that runs of an agent take. Runs can be taken back exactly, and the bits do not depend on the
-//! order of runs or on the shards that hold them, but for runs of weeks that were over before they came.
+//! Distributions of the effort of an agent's runs. Runs can be subtracted exactly, and the bits do not depend on the order of runs
+//! or on the shards that hold them, except for runs of weeks that had been dropped before they arrived.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ use crate::facts::{Effort, PartialSum, ScopedId};
 use crate::named::named;
 use crate::span::Timestamp;
 
-/// Runs that there must be before others are ranked among them.
+/// Least number of runs among which others are ranked.
 pub const LEAST_RUNS: u64 = 20;
 
-/// Weeks that are kept: the latest ones that have runs. After two weeks of light work, such as holidays, most that others are ranked
-/// among are still those of usual weeks.
+/// Weeks that are kept: the latest ones that have runs. After two weeks of light work, such as holidays, most of the kept runs are
+/// still those of usual weeks.
 const WEEKS: usize = 6;
 
 const WEEK: u64 = 7 * 24 * 3_600_000_000_000;
@@ -49,17 +49,17 @@ impl Measure {
         self != Self::Answer
     }
 
-    /// The bucket of a run; 0 where the wire does not tell.
+    /// The bucket of a run; 0 if not known.
     pub(super) fn bucket(self, effort: &Effort) -> f64 {
         self.of(effort).map_or(0.0, |value| f64::from(bucket(value)))
     }
 
-    /// The value for a run; `None` where the wire does not tell.
+    /// The value for a run; `None` if not known.
     pub fn of(self, effort: &Effort) -> Option<u64> {
         Self::all_of(effort)[self as usize]
     }
 
-    /// The values of all measures for a run, in their order; `None` where the wire does not tell.
+    /// The values of all measures for a run, in their order; `None` if not known.
     fn all_of(effort: &Effort) -> [Option<u64>; Self::ALL.len()] {
         let bucket_value =
             |bucket_value: PartialSum| (bucket_value.traces > 0).then_some(bucket_value.sum);
@@ -75,7 +75,7 @@ impl Measure {
     }
 }
 
-/// The buckets of a run, by measure: all that distributions and sums have of it.
+/// The buckets of a run, by measure: everything that distributions and sums use of it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct EffortBuckets([u16; Measure::ALL.len()]);
@@ -87,10 +87,10 @@ impl From<&Effort> for EffortBuckets {
 }
 
 impl EffortBuckets {
-    /// The buckets of a run of which the wire tells nothing.
+    /// The buckets of a run about which nothing is known.
     const NOTHING: Self = Self([UNTOLD; Measure::ALL.len()]);
 
-    /// The bucket of each measure; `None` where the wire does not tell.
+    /// The bucket of each measure; `None` if not known.
     fn each(self) -> [Option<u16>; Measure::ALL.len()] {
         self.0.map(bucket_value)
     }
@@ -104,25 +104,25 @@ impl EffortBuckets {
     }
 }
 
-/// The buckets of two runs, where the wire tells.
+/// The buckets of two runs, where known.
 type Change = (Option<u16>, Option<u16>);
 
-/// The bucket of a measure that the wire does not tell; no number is in it.
+/// The bucket of an unknown value; no number is in it.
 const UNTOLD: u16 = u16::MAX;
 
 /// The distribution of efforts, by measure and by the week in which runs started: one list, as it is copied often.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(from = "Weeks", into = "Weeks")]
 pub struct Spread(
-    // Numbers of runs by measure, week and bucket, in the order of these; places without runs are left out.
-    // Invariant: every run tells how many model calls it made, the first measure.
+    // Numbers of runs by measure, week and bucket, in this order; places without runs are left out. Invariant: every run has a
+    // number of model calls, the first measure.
     Vec<(Place, u32)>,
 );
 
 /// A measure in the upper three bits, a week in the next sixteen, a bucket in the rest.
 type Place = u32;
 
-/// Bits of a place that are for a bucket, and for a bucket and a week.
+/// Bits of a place for a bucket, and for a bucket and a week.
 const BUCKET_BITS: u32 = 13;
 const MEASURE_SHIFT: u32 = 29;
 
@@ -139,7 +139,7 @@ type Counts = Vec<(u16, u32)>;
 pub type StartedRun = (Timestamp, EffortBuckets);
 
 impl Spread {
-    /// Adds a run that started at `start`, unless that is in a week before those that are kept.
+    /// Adds a run that started at `start`, unless that is in a week before the kept ones.
     pub fn add(&mut self, start: Timestamp, effort: impl Into<EffortBuckets>) {
         let week = week_of(start);
         let weeks = self.weeks();
@@ -156,14 +156,14 @@ impl Spread {
         }
     }
 
-    /// The distribution of these efforts, whenever the runs started.
+    /// The distribution of these efforts, whatever the starts of the runs.
     pub fn of_runs<'e>(efforts: impl IntoIterator<Item = &'e Effort>) -> Self {
         let mut spread = Self::default();
         efforts.into_iter().for_each(|effort| spread.add(Timestamp::default(), effort));
         spread
     }
 
-    /// Takes back a run that was added.
+    /// Subtracts a run that was added.
     pub fn remove(&mut self, start: Timestamp, effort: impl Into<EffortBuckets>) {
         let week = week_of(start);
         for (measure, bucket) in (0..).zip(effort.into().each()) {
@@ -171,7 +171,7 @@ impl Spread {
         }
     }
 
-    /// Takes back a run that was added, if `before` is one, and adds another, if `after` is one; only what differs is touched.
+    /// Subtracts a run that was added, if `before` is one, and adds another, if `after` is one; only the differences are touched.
     pub fn replace(&mut self, before: Option<StartedRun>, after: Option<StartedRun>) {
         if let (Some((start, before)), Some((other, after))) = (before, after)
             && week_of(start) == week_of(other)
@@ -190,18 +190,18 @@ impl Spread {
         after.into_iter().for_each(|(start, effort)| self.add(start, effort));
     }
 
-    /// Whether any run started in a week after the next one, as the wall clock was set back since: it would be among the latest ones until
-    /// that week is over.
+    /// Whether any run started in a week after the next one, because the wall clock was set back since: it would count among the
+    /// latest ones until that week is over.
     pub fn is_ahead(&self, wall: Timestamp) -> bool {
         self.weeks().last().is_some_and(|last| *last >= first_ahead(wall))
     }
 
-    /// Leaves out such runs.
+    /// Removes such runs.
     pub fn forget_ahead(&mut self, wall: Timestamp) {
         self.0.retain(|(held, _)| week_in(*held) < first_ahead(wall));
     }
 
-    /// The sum of these distributions, over the last weeks that any of them has, as many as are kept.
+    /// The sum of these distributions, over the latest weeks of any of them, as many as are kept.
     pub fn of_all(spreads: &[Arc<Self>]) -> Self {
         let all = spreads.iter().flat_map(|spread| &spread.0);
         let mut all: Vec<(Place, u32)> = all.copied().collect();
@@ -217,8 +217,8 @@ impl Spread {
         all
     }
 
-    /// The share of runs that took less than `value`, in `[0,1]`; runs in the same bucket count half. `None` below [`LEAST_RUNS`]
-    /// runs that tell.
+    /// The share of runs that took less than `value`, in `[0,1]`; runs in the same bucket count half. `None` with fewer than
+    /// [`LEAST_RUNS`] known values.
     pub(crate) fn rank(&self, measure: Measure, value: u64) -> Option<f64> {
         let own = bucket(value);
         let (mut less, mut alike, mut more) = (0, 0, 0);
@@ -257,7 +257,7 @@ impl Spread {
         weeks
     }
 
-    /// How many places are before this one.
+    /// The number of places before this one.
     fn before(&self, place: Place) -> usize {
         self.0.partition_point(|(held, _)| *held < place)
     }
@@ -326,8 +326,8 @@ impl Ranking {
         rank(less, same.map_or(0, |(_, runs)| runs - less), summed.last()?.1)
     }
 
-    /// How many of these runs there are beside one of this effort, which is among them, and their mean effort by its ranks among `all`;
-    /// `None` if there are no others, or no rank is known.
+    /// The number of these runs apart from one with this effort, which is among them, and their mean effort by its ranks among
+    /// `all`; `None` if there are no others, or no rank is known.
     pub(super) fn others(&self, effort: &Effort, all: &Self) -> Option<(u64, f64)> {
         let means = Measure::ALL.into_iter().filter(|measure| measure.is_effort());
         let means = means.filter_map(|measure| {
@@ -348,7 +348,8 @@ impl Ranking {
         (measures > 0).then(|| (others, sum / f64::from(measures)))
     }
 
-    /// Mean and standard deviation of the runs' buckets; `None` below [`LEAST_RUNS`] runs that tell, or if all buckets are the same.
+    /// Mean and standard deviation of the runs' buckets; `None` with fewer than [`LEAST_RUNS`] known values, or if all buckets are
+    /// equal.
     pub(super) fn moments(&self, measure: Measure) -> Option<(f64, f64)> {
         let (mut runs, mut sum, mut squares) = (0_u64, 0_u64, 0_u64);
         for (bucket, below) in &self.0[measure as usize] {
@@ -382,15 +383,15 @@ pub struct Rankings {
 pub struct TaskRuns {
     /// The ranking of all.
     pub ranking: Ranking,
-    /// What the tools of the last [`MOST_COMPARED`] returned, by session.
+    /// The tool results of the last [`MOST_COMPARED`] runs, by session.
     pub results: Vec<(Arc<ScopedId>, Results)>,
 }
 
-/// Runs of one task whose results are compared.
+/// Most runs of one task whose results are compared.
 pub const MOST_COMPARED: usize = 100;
 
 impl TaskRuns {
-    /// How many other runs the results of this session's run can be compared with, and the mean share that they do not have in common;
+    /// The number of other runs whose results can be compared with those of this session's run, and the mean share that differs;
     /// `None` if there are none.
     pub(super) fn difference(&self, session: &ScopedId) -> Option<(u64, f64)> {
         let (_, own) = self.results.iter().find(|(other, _)| **other == *session)?;
@@ -402,14 +403,15 @@ impl TaskRuns {
     }
 }
 
-/// Sums of the efforts of many runs, by measure: how many runs tell, and the sum of their buckets. Runs can be taken back exactly.
+/// Sums of the efforts of many runs, by measure: how many values are known, and the sum of their buckets. Runs can be subtracted
+/// exactly.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
 pub struct EffortSums([PartialSum; Measure::ALL.len()]);
 
 impl EffortSums {
-    /// Takes back the effort of a run, if `before` is one, and adds that of another, if `after` is one; only what differs is
+    /// Subtracts the effort of a run, if `before` is one, and adds that of another, if `after` is one; only the differences are
     /// touched. Not inlined, so that its instructions can be counted.
     #[inline(never)]
     pub fn replace(&mut self, before: Option<EffortBuckets>, after: Option<EffortBuckets>) {
@@ -428,12 +430,12 @@ impl EffortSums {
         self.combine(other, u64::saturating_add);
     }
 
-    /// Takes back the sums of other runs, which were added.
+    /// Subtracts the sums of other runs, which were added.
     pub fn unmerge(&mut self, other: &Self) {
         self.combine(other, u64::saturating_sub);
     }
 
-    /// The number of runs that tell a measure, and the sum of their buckets.
+    /// The number of runs with a known value of a measure, and the sum of their buckets.
     pub(super) fn sums_of(&self, measure: Measure) -> PartialSum {
         self.0[measure as usize]
     }
@@ -450,13 +452,13 @@ fn bucket_value(bucket: u16) -> Option<u16> {
     (bucket != UNTOLD).then_some(bucket)
 }
 
-/// What the bucket of one run adds to a sum.
+/// The contribution of the bucket of one run to a sum.
 fn told_sum(bucket: u16) -> PartialSum {
     let sum = if bucket == UNTOLD { 0 } else { bucket.into() };
     PartialSum { traces: u64::from(bucket != UNTOLD), sum }
 }
 
-/// The share of runs that took less, those in the same bucket counted half; `None` below [`LEAST_RUNS`] runs.
+/// The share of runs that took less, with those in the same bucket counted half; `None` with fewer than [`LEAST_RUNS`] runs.
 fn rank(less: u64, alike: u64, all: u64) -> Option<f64> {
     (all >= LEAST_RUNS).then(|| (less as f64 + alike as f64 / 2.0) / all as f64)
 }

@@ -1,36 +1,38 @@
-//! The share of runs that succeed, from the runs of which the outcome was told and from a predictor that is known of all runs.
+//! The share of runs that succeed, from the runs with a reported outcome and from a predictor that is known for all runs.
 //!
 //! ```text
-//! estimate = mean(y - w f) over runs that are told + w mean(f) over the others
+//! estimate = mean(y - w f) over runs with a known outcome + w mean(f) over the others
 //! variance = var(y - w f) / n + w^2 var(f) / N
 //! w        = cov(y, f) / ((1 + n/N) var(f))
 //! ```
 //!
-//! Runs that are told with different chances (all that are flagged, and a share of the others) are weighted by 1 over their chance:
+//! Runs whose outcomes are known with different probabilities (all flagged runs, and a share of the others) are weighted by the
+//! inverse of the probability:
 //!
 //! ```text
 //! estimate = mean_w(y) + w (mean(f) over all runs - mean_w(f))         mean_w(y) = sum(y / p) / sum(1 / p)
-//! variance = sum over chances p of W_p^2 q_p (1 - q_p) / n_p + W_p (q_p - mean_w(y))^2 / (n + N), over the gain by predictions
+//! variance = sum over probabilities p of W_p^2 q_p (1 - q_p) / n_p + W_p (q_p - mean_w(y))^2 / (n + N), all over the gain
 //! w        = sum((y - mean_w(y)) (f - mean_w(f)) / p^2) / sum((f - mean_w(f))^2 / p^2)
 //! ```
 //!
-//! `W_p` is the share that runs of chance `p` have in the weights, and `q_p` their share of successes; where it stands for a
-//! variance, two of each kind are added: a few runs of great weight that all went alike are no proof (Hajek's ratio estimator, and
-//! Agresti and Coull's shares within strata).
+//! `W_p` is the share of the weights that runs of probability `p` have, and `q_p` their share of successes; where it is used for a
+//! variance, two of each kind are added, as a few runs of great weight with equal outcomes are no proof (Hajek's ratio estimator,
+//! and Agresti and Coull's shares within strata).
 //!
-//! The interval at all times at once is the asymptotic confidence sequence of I. Waudby-Smith, D. Arbour, R. Sinha, E. H. Kennedy and A. Ramdas,
-//! "Time-uniform central limit theory and asymptotic confidence sequences" (arXiv 2103.06476), over as many runs as have that variance:
+//! The interval at all times at once is the asymptotic confidence sequence of I. Waudby-Smith, D. Arbour, R. Sinha, E. H. Kennedy
+//! and A. Ramdas, "Time-uniform central limit theory and asymptotic confidence sequences" (arXiv 2103.06476), over the number of
+//! runs that have that variance:
 //!
 //! ```text
 //! estimate +- sqrt(v 2 (n r^2 + 1) / (n^2 r^2) ln(sqrt(n r^2 + 1) / 0.05))         v = variance of a share, two of each kind added
 //! ```
 //!
-//! `y` is 1 for a success, `f` a number that every run has, `n` runs are told and `N` are not. Source: Angelopoulos, Duchi and
-//! Zrnic, "PPI++: Efficient Prediction-Powered Inference", arXiv 2311.01453, for means. `f` need not be a chance: `w` gives it
-//! scale and sign. Where it says nothing about `y`, `w` is near 0, and only labels count.
+//! `y` is 1 for a success, `f` a number that every run has, `n` outcomes are known and `N` are not. Source: Angelopoulos, Duchi and
+//! Zrnic, "PPI++: Efficient Prediction-Powered Inference", arXiv 2311.01453, for means. `f` need not be a probability: `w` scales
+//! it and gives it a sign. If it says nothing about `y`, `w` is near 0, and only labels count.
 //!
-//! We depart from the source in two things. `w` is tuned on the same `n` labels as the share, so the remaining variance counts
-//! `(n - 1) / (n - 2)` times, as in regression; otherwise ten labels always seem to gain. And the interval of a share is wider the
+//! This departs from the source in two ways. `w` is tuned on the same `n` labels as the share, so the remaining variance counts `(n
+//! - 1) / (n - 2)` times, as in regression; otherwise ten labels always seem to gain. And the interval of a share is wider the
 //! nearer the share is to one half, so an estimate with less variance may have a wider interval: then only labels count as well.
 
 use crate::view::SuccessView;
@@ -38,24 +40,24 @@ use crate::view::SuccessView;
 /// The normal distribution's quantile of 95 % intervals.
 const Z: f64 = 1.959_963_984_540_054;
 
-/// Runs that must be told before there is an interval.
+/// Least number of known outcomes for an interval.
 pub(super) const LEAST_TOLD: usize = 5;
 
 /// `r^2` of the interval at all times, which makes it narrowest after some fifty runs.
 const ALWAYS: f64 = 0.157;
 
-/// A run whose outcome was told.
+/// A run with a known outcome.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LabelledRun {
     /// 1 for a success, 0 for none.
     pub(super) label: f64,
-    /// The predictor, which is known of every run.
+    /// The predictor, which is known for every run.
     pub(super) predictor: f64,
-    /// How likely its outcome was to be told, in `(0,1]`; `None`: nobody knows.
+    /// The probability that its outcome was reported, in `(0,1]`; `None`: not known.
     pub(super) probability: Option<f64>,
 }
 
-/// The runs whose outcome was not told.
+/// The runs without a known outcome.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Others {
     /// Their number.
@@ -98,15 +100,15 @@ fn powered_mean(told: &[LabelledRun], others: Others, weight: Option<f64>) -> Op
     })
 }
 
-/// A share of successes, and the number of runs that it is worth: as many as would have its variance if all were as likely told.
+/// A share of successes, and its effective number of runs: the number that would have its variance if all had the same probability.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Share {
     estimate: f64,
     worth: f64,
 }
 
-/// The share of successes with Wilson's interval. The gain by predictions counts as more runs that were told, so that there is an
-/// interval where all or none succeed; predictions are left out where they would make it wider. `None` below [`LEAST_TOLD`].
+/// The share of successes with Wilson's interval. The gain by predictions counts as more known outcomes, so that there is an
+/// interval even if all or none succeed; predictions are left out if they would widen it. `None` below [`LEAST_TOLD`].
 pub(super) fn success_ratio(told: &[LabelledRun], others: Option<Others>) -> Option<SuccessView> {
     if told.len() < LEAST_TOLD {
         return None;
@@ -134,7 +136,7 @@ pub(super) fn success_ratio(told: &[LabelledRun], others: Option<Others>) -> Opt
     })
 }
 
-/// The share by labels alone, and that with predictions if its variance is less, where all runs were as likely to be told.
+/// The share by labels alone, and that with predictions if its variance is less, if all runs had the same probability.
 fn unweighted(told: &[LabelledRun], others: Option<Others>) -> (Share, Option<Share>) {
     let runs = told.len() as f64;
     let share = mean(told.iter().map(|run| run.label));
@@ -147,14 +149,14 @@ fn unweighted(told: &[LabelledRun], others: Option<Others>) -> (Share, Option<Sh
     (Share { estimate: share, worth: runs }, powered)
 }
 
-/// The variance of labels alone, divided by that with predictions, whose weight was tuned on `runs` runs; `None` if that is not
-/// less.
+/// The variance of labels alone, divided by that with predictions, whose weight was tuned on `runs` runs; `None` if the latter is
+/// not less.
 fn spared(alone: f64, powered: f64, runs: f64) -> Option<f64> {
     let powered = powered * (runs - 1.0) / (runs - 2.0);
     (powered > 0.0 && powered < alone).then(|| alone / powered)
 }
 
-/// The share by labels alone, and that with predictions if its variance is less, where some runs were more likely to be told.
+/// The share by labels alone, and that with predictions if its variance is less, if the runs' probabilities differ.
 fn weighted(told: &[LabelledRun], others: Option<Others>) -> (Share, Option<Share>) {
     let weight = |run: &LabelledRun| 1.0 / run.probability.unwrap_or(1.0);
     let total: f64 = told.iter().map(weight).sum();
@@ -186,7 +188,7 @@ fn weighted(told: &[LabelledRun], others: Option<Others>) -> (Share, Option<Shar
     (share, spared.map(|spared| Share { estimate, worth: share.worth * spared }))
 }
 
-/// The variance of the weighted share, added up over the runs of each probability, and the smoothed share that it is of.
+/// The variance of the weighted share, summed over the runs of each probability, and the smoothed share that it belongs to.
 fn stratified(told: &[LabelledRun], total: f64, label: f64, many: f64) -> (f64, f64) {
     let mut runs: Vec<&LabelledRun> = told.iter().collect();
     let chance = |run: &LabelledRun| run.probability.unwrap_or(1.0);
@@ -204,7 +206,7 @@ fn stratified(told: &[LabelledRun], total: f64, label: f64, many: f64) -> (f64, 
     (variance, middle)
 }
 
-/// The interval of a share that holds at all times at once, over as many runs as the share is worth.
+/// The interval of a share that holds at all times at once, over its effective number of runs.
 fn always(Share { estimate: share, worth: runs }: Share) -> (f64, f64) {
     let smoothed = (share * runs + 2.0) / (runs + 4.0);
     let times = runs * ALWAYS + 1.0;
@@ -214,7 +216,7 @@ fn always(Share { estimate: share, worth: runs }: Share) -> (f64, f64) {
     ((share - half).max(0.0), (share + half).min(1.0))
 }
 
-/// Wilson's score interval of a share, over as many runs as the share is worth.
+/// Wilson's score interval of a share, over its effective number of runs.
 fn wilson(Share { estimate: share, worth: runs }: Share) -> (f64, f64) {
     let square = Z * Z / runs;
     let middle = share + square / 2.0;
@@ -310,7 +312,7 @@ mod tests {
         assert!(all.estimate > 0.999_999 && all.lower < 0.7 && all.upper > 0.999_999);
     }
 
-    /// One in ten of 300 runs is told; what is known of all goes with failure as in docs/outcomes.md.
+    /// One outcome in ten of 300 is reported; what is known for all runs correlates with failure as in docs/outcomes.md.
     #[test]
     fn intervals_cover_as_often_as_those_of_labels_alone_and_are_narrower() {
         let mut draws = (0_u64..)

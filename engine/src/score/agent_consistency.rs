@@ -20,7 +20,7 @@ pub struct AgentConsistency {
     pub squares: i128,
 }
 
-/// The score and what it was made of.
+/// The score and its inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Consistency {
     /// In `[0,1]`.
@@ -38,7 +38,7 @@ impl AgentConsistency {
         self.squares += square(uncertainty);
     }
 
-    /// Takes back a weighted uncertainty that was observed.
+    /// Subtracts a weighted uncertainty that was observed.
     pub fn forget(&mut self, uncertainty: Quanta) {
         self.count -= 1;
         self.squares -= square(uncertainty);
@@ -50,7 +50,7 @@ impl AgentConsistency {
         self.squares += other.squares;
     }
 
-    /// Takes back the traces of another accumulator.
+    /// Subtracts the traces of another accumulator.
     pub fn unmerge(&mut self, other: Self) {
         self.count -= other.count;
         self.squares -= other.squares;

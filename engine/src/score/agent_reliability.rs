@@ -20,7 +20,7 @@ pub struct AgentReliability {
     risks: Ordered,
 }
 
-/// The score and what it was made of.
+/// The score and its inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reliability {
     /// In `[0,1]`.
@@ -46,7 +46,7 @@ impl AgentReliability {
         self.risks.insert(risk.0);
     }
 
-    /// Takes back a risk that was observed; one that was not is ignored.
+    /// Subtracts a risk that was observed; one that was not is ignored.
     pub fn forget(&mut self, risk: Quanta) {
         self.risks.remove(risk.0);
     }
@@ -84,7 +84,7 @@ pub fn reliability(
     Some(ensemble(n, sum, max, one))
 }
 
-/// The number of traces that are the top 15 % of `n`.
+/// The number of traces in the top 15 % of `n`.
 fn top(n: u64) -> u64 {
     (n * 15).div_ceil(100).max(1)
 }

@@ -1,7 +1,7 @@
 //! Scores: one number over many traces.
 //!
-//! Every accumulator has `observe` and `forget`, which undo each other exactly, so that a
-//! revised trace is retracted and added again without drift.
+//! Every accumulator has `observe` and `forget`, which undo each other exactly, so that a revised trace is subtracted and added
+//! again without drift.
 
 pub mod agent_consistency;
 pub mod agent_reliability;

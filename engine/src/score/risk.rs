@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::math::Quanta;
 
-/// The risk over which a trace is flagged.
+/// A trace is flagged if its risk is greater than this.
 pub const FLAG_OVER: Quanta = Quanta(Quanta::ONE / 2);
 
 /// The contribution of one trace to the scores.
@@ -34,7 +34,7 @@ pub fn risk(score: Quanta, weight: f64) -> Option<Quanta> {
 }
 
 impl TraceRisk {
-    /// The contribution of a trace, given the risk of each of its signals and whether the signal is confidence, which consistency needs.
+    /// The contribution of a trace, given for each of its signals whether it is confidence, which consistency needs, and its risk.
     pub fn of(risks: impl IntoIterator<Item = (bool, Quanta)>) -> Self {
         let (mut risk, mut own, mut sum) = (None, None, 0);
         for (is_confidence, one) in risks {

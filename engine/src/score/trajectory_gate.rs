@@ -1,4 +1,4 @@
-//! The trajectory gate: does one series of scores climb, stall or fall?
+//! The trajectory gate: does a series of scores climb, stall or fall?
 //!
 //! ```text
 //! first value, or value >= peak + gain:  peak = max(peak, value), turns = 0, no breach

@@ -1,6 +1,6 @@
-//! How much memory a trace takes in its session, estimated from what came with its last update, which does not change until the next.
+//! Estimates of the memory that a trace takes in its session, from its last update; they do not change until the next update.
 //!
-//! Parts that traces share count for each of them, but for names.
+//! Parts that several traces share count for each of them, except names.
 
 use crate::facts::{
     Content, Expectation, ExpectedLayer, Loop, OutputDigest, Remarks, ReportedScore, Step,
@@ -33,14 +33,14 @@ pub(super) fn of_remarks(remarks: &Remarks) -> usize {
     size_of::<Remarks>() + size_of_val(&*remarks.compacted_unix_nano) + guardrails
 }
 
-/// The bytes of a score that somebody reported.
+/// The bytes of a reported score.
 pub(crate) fn of_reported(score: &ReportedScore) -> usize {
     let ReportedScore { name, identifier, label, explanation, judge, .. } = score;
     let said = [label, explanation, judge].into_iter().map(|said| text(said.as_deref()));
     size_of::<ReportedScore>() + name.len() + identifier.len() + said.sum::<usize>()
 }
 
-/// The bytes of how a trace met an expectation.
+/// The bytes of an evaluated expectation.
 pub(super) fn of_expectation(expectation: &Expectation) -> usize {
     let of_layer = |layer: &ExpectedLayer| {
         let said = layer.problems.iter().chain(&layer.notes);

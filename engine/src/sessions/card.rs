@@ -1,5 +1,5 @@
-//! Cards: what lists of sessions are sorted and filtered by, of each session in memory. A list reads cards one after the other, and a
-//! session only for what its card does not have.
+//! Cards: for each session in memory, the values by which lists are sorted and filtered. A list scans the cards, and reads a
+//! session only for what its card lacks.
 
 use super::record::TraceRecord;
 use super::session::Session;
@@ -28,23 +28,23 @@ pub(super) struct Listed {
 /// How many agents the traces of a session have.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum AgentsHeld {
-    /// Not known: its traces have to be looked at.
+    /// Not known: its traces have to be scanned.
     #[default]
     Unknown,
     One,
     Several,
 }
 
-/// What a trace adds to these sums once it is scored.
+/// The contribution of a trace to these sums once it is scored.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Marks {
-    /// How many of its loops weigh.
+    /// How many of its loops have more evidence than names.
     pub(super) loops: u32,
     /// Whether it fails.
     pub(super) flagged: bool,
 }
 
-/// What lists of sessions are sorted and filtered by.
+/// The values by which lists of sessions are sorted and filtered.
 #[derive(Clone, Debug)]
 pub(super) struct Card {
     /// Start of its first trace, in nanoseconds.
@@ -63,7 +63,7 @@ pub(super) struct Card {
     several: bool,
 }
 
-/// Cards by the numbers of their sessions, in blocks: no card moves when more come.
+/// Cards by session number, in blocks: cards do not move when the table grows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cards(Vec<Vec<Option<Card>>>);
 
@@ -79,7 +79,7 @@ impl Listed {
         self.priced += u32::from(record.cost().is_some());
     }
 
-    /// Takes a trace out, with its marks.
+    /// Removes a trace, with its marks.
     pub(super) fn remove(&mut self, record: &TraceRecord) {
         self.is_stale |= record.sent_end == self.end;
         self.priced -= u32::from(record.cost().is_some());
@@ -88,7 +88,7 @@ impl Listed {
         self.flagged -= u32::from(flagged);
     }
 
-    /// Replaces the marks of a trace by those of its present scores.
+    /// Replaces the marks of a trace by those of its current scores.
     pub(super) fn mark(&mut self, record: &mut TraceRecord) {
         let before = record.marks();
         let loops = u32::try_from(record.weighing_loops().count()).unwrap_or(u32::MAX);
@@ -102,7 +102,7 @@ impl Listed {
 }
 
 impl Session {
-    /// Notes the agent of a record that is about to be held, in place of that of this number, if any.
+    /// Notes the agent of a record that is about to be added, in place of the one with this number, if any.
     pub(super) fn note_agent(&mut self, record: &TraceRecord, number: Option<usize>) {
         let differs = |other: &TraceRecord| other.agent() != record.agent();
         if number.is_some_and(|number| differs(&self.traces[number])) {
@@ -145,7 +145,7 @@ impl Session {
         })
     }
 
-    /// Sums anew what its traces add to its card.
+    /// Recomputes the sums of its traces for its card.
     pub(super) fn list(&mut self) {
         self.listed = Listed::default();
         for record in self.traces.iter_mut() {
@@ -157,7 +157,7 @@ impl Session {
 }
 
 impl Card {
-    /// Its sort key in an order, and what decides among equal ones; the smaller comes first.
+    /// Its sort key in an order, and the tie-breaker; the smaller comes first.
     pub(super) fn rank(&self, sort: Sort) -> (u64, u64) {
         let (start, newest) = (self.start, u64::MAX - self.end);
         match sort {
@@ -169,8 +169,8 @@ impl Card {
         }
     }
 
-    /// Whether the session may pass a filter, and is of the tenant of this hash if one is given. What the card does not have is not
-    /// looked at.
+    /// Whether the session may pass a filter, and belongs to the tenant of this hash if one is given. Conditions that the card
+    /// cannot decide are ignored.
     pub(super) fn may_fit(&self, filter: &SessionFilter, tenant: Option<TenantHash>) -> bool {
         filter.open.is_none_or(|open| open == self.open)
             && filter.loops.is_none_or(|loops| loops == (self.loops > 0))
@@ -179,13 +179,13 @@ impl Card {
             && (self.lacks_agents() || filter.agent.admits(Some(&self.agent)))
     }
 
-    /// Whether only its traces tell whether it is of an agent that is asked for.
+    /// Whether only its traces can show whether it belongs to a requested agent.
     pub(super) fn asks_agents(&self, agent: &AgentFilter) -> bool {
         let is_told = || !self.is_overflow() && agent.admits(Some(&self.agent));
         self.lacks_agents() && *agent != AgentFilter::default() && !is_told()
     }
 
-    /// Whether it has traces of agents of which the card does not have the names.
+    /// Whether it has traces of agents whose names the card lacks.
     fn lacks_agents(&self) -> bool {
         self.several || self.is_overflow()
     }

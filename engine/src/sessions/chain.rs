@@ -1,8 +1,8 @@
-//! Runs of tool calls that go on over traces of a session.
+//! Runs of tool calls that continue over several traces of a session.
 //!
-//! Where a library makes a trace of each model call, or of each step of an agent, a loop is spread over traces.
-//! Traces hang together as long as no new user input comes between them, and none begins while the one before it goes
-//! on. Such a chain is searched as one sequence of calls; an entry goes to the trace in which its run ends.
+//! If a library makes a trace of each model call, or of each step of an agent, a loop is spread over several traces. Traces form a
+//! chain as long as no new user input comes between them, and none begins while the previous one is running. A chain is searched as
+//! one sequence of calls; a loop is attributed to the trace in which its run ends.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +15,18 @@ use crate::math::Quanta;
 use crate::options::LoopOptions;
 use crate::span::{IdHash, Tokens};
 
-/// What the runs of a chain mean for one of its traces.
+/// The loops of a chain as seen from one of its traces.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Link {
     /// Loops whose runs end in it.
     pub(super) ended: Vec<Loop>,
     /// Loops whose runs begin in it: it counts them, so that a run that grows counts once.
     pub(super) begun: Vec<Loop>,
-    /// The worst severity of a loop that weighs and has a call in it.
+    /// The worst severity of a loop with more evidence than names that has a call in it.
     pub(super) severity: Option<Severity>,
 }
 
-/// Whether a trace goes on where the one before it in the session ended.
+/// Whether a trace continues where the previous one in the session ended.
 pub(super) fn goes_on(before: &TraceRecord, after: &TraceRecord) -> bool {
     let continues = match after.course.turn_start {
         TurnStart::Continued => true,
@@ -36,8 +36,8 @@ pub(super) fn goes_on(before: &TraceRecord, after: &TraceRecord) -> bool {
     continues && follows(before, after)
 }
 
-/// Whether a trace began after the one before it had ended. Clocks of two hosts may differ: an overlap of a second, and of half of the
-/// shorter trace, is none.
+/// Whether a trace began after the previous one had ended. As clocks of two hosts may differ, an overlap of up to a second, and of
+/// up to half of the shorter trace, does not count.
 fn follows(before: &TraceRecord, after: &TraceRecord) -> bool {
     const SKEW_NANOS: u64 = 1_000_000_000;
     let lasted = |trace: &TraceRecord| trace.end().0 - trace.start.0;
@@ -72,13 +72,13 @@ pub(super) fn links(chain: &[&TraceRecord], options: &LoopOptions) -> Vec<Link> 
     links
 }
 
-/// All calls, and which trace of the chain each is of. What came of a call may be told in a later trace.
+/// All calls, and the index of each call's trace in the chain. A later trace may have the result of a call.
 pub(super) fn calls(chain: &[&TraceRecord]) -> (Vec<ToolCall>, Vec<usize>) {
     let mut calls: Vec<ToolCall> = Vec::new();
     let mut owners = Vec::new();
     // The last call of each id.
     let mut asked: BTreeMap<IdHash, usize> = BTreeMap::new();
-    // Greater than what the calls so far were made within: calls of two traces were not made within the same one.
+    // Greater than any `within` of the calls so far: calls in different traces never share a series.
     let mut further = 0;
     for (at, trace) in chain.iter().enumerate() {
         for result in &trace.said().results {
@@ -108,7 +108,7 @@ pub(super) fn compactions(chain: &[&TraceRecord]) -> Vec<u64> {
     all
 }
 
-/// What a trace of a chain cost: its model calls as one, as such traces mostly have one.
+/// What a trace of a chain cost, as if it were one model call: such traces mostly have one.
 fn spend(trace: &TraceRecord) -> Spend {
     let facts::Tokens { input, output } = trace.tokens();
     Spend {

@@ -1,4 +1,4 @@
-//! Parts that many trace records of a shard have in common, or many of its sessions, each kept once.
+//! Parts that are equal in many trace records or sessions of a shard, each stored once.
 
 use std::hash::Hash;
 use std::mem;
@@ -11,24 +11,24 @@ use crate::facts::OutputDigest;
 use crate::hash::FixedMap;
 use crate::math::words::Vocabulary;
 
-/// How many parts are known at most; then all are forgotten, and records keep those that they have.
+/// Number of known parts at which all are forgotten; records keep the parts that they have.
 const MOST: usize = 4_096;
 
-/// A course or a score with more entries is taken for that of a single trace, and not shared.
+/// A course or a score with more entries is assumed to be unique to its trace, and not shared.
 const LARGEST: usize = 64;
 
-/// What the records of a shard share, and its sessions.
+/// What the records and the sessions of a shard share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Common {
     courses: Pool<Course>,
     scores: Pool<TraceScores>,
     gates: Pool<Gates>,
     words: Vocabulary,
-    // What a record has before it is scored.
+    // The scores of a record before it is scored.
     unscored: Arc<TraceScores>,
-    // What a session has before a trace of it is done.
+    // The gates of a session before a trace of it is done.
     no_gates: Arc<Gates>,
-    // Room for the calls, the signals and the gates of the next one, which mostly turn out to be known.
+    // Buffers for the calls, the signals and the gates of the next record, which are mostly known already.
     calls: Vec<Call>,
     signals: Signals,
     next_gates: Gates,
@@ -48,7 +48,7 @@ impl Common {
         mem::take(&mut self.signals)
     }
 
-    /// This course, shared with records that have the same.
+    /// This course, shared with records that have an equal one.
     pub(super) fn course(&mut self, mut course: Course) -> Arc<Course> {
         if let Some(known) = self.courses.known(&course) {
             course.calls.clear();
@@ -61,7 +61,7 @@ impl Common {
         self.courses.add(Arc::new(course), parts)
     }
 
-    /// These scores, shared with records that have the same.
+    /// These scores, shared with records that have equal ones.
     pub(super) fn scored(&mut self, mut scored: TraceScores) -> Arc<TraceScores> {
         let known = self.scores.known(&scored).unwrap_or_else(|| {
             let (exact, parts) = (scored.clone(), scored.signals.len());
@@ -72,7 +72,7 @@ impl Common {
         known
     }
 
-    /// These gates, to be changed.
+    /// A copy of these gates that can be changed.
     pub(super) fn room_for_gates(&mut self, gates: &Gates) -> Gates {
         let mut next = mem::take(&mut self.next_gates);
         next.clear();
@@ -80,7 +80,7 @@ impl Common {
         next
     }
 
-    /// These gates, shared with sessions that have the same.
+    /// These gates, shared with sessions that have equal ones.
     pub(super) fn gates(&mut self, gates: Gates) -> Arc<Gates> {
         let known = self.gates.known(&gates).unwrap_or_else(|| {
             let all = gates.iter().map(|(name, gate)| (name.clone(), *gate)).collect();
@@ -90,7 +90,7 @@ impl Common {
         known
     }
 
-    /// Makes gates shared that were deserialised.
+    /// Shares gates after deserialisation.
     pub(super) fn share_gates(&mut self, gates: &Arc<Gates>) -> Arc<Gates> {
         self.gates.share(Arc::clone(gates), gates.len())
     }
@@ -111,7 +111,7 @@ impl Common {
         digest
     }
 
-    /// Makes a deserialised record share its parts with others.
+    /// Shares the parts of a deserialised record with others.
     pub(super) fn share(&mut self, record: &mut TraceRecord) {
         record.words_mut().into_iter().for_each(|words| self.words.list(words));
         record.course = self.courses.share(Arc::clone(&record.course), parts_of(&record.course));

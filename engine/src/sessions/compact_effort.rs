@@ -1,11 +1,12 @@
-//! What the done traces of a session took, and what all of its traces have used, in little room, as there is one of it for each session.
+//! The effort of the done traces of a session, and the usage of all its traces, in little memory, as each session has both.
 
 use serde::{Deserialize, Serialize};
 
 use crate::facts::{Effort, PartialSum};
 use crate::limits::UsageSums;
 
-/// An [`Effort`] without the answer, what was called last and how it ended. Counts are below 2^32: a session has few traces, and a trace few spans.
+/// An [`Effort`] without the answer, the last calls and the way of ending. Counts are below 2^32, as the traces of a session and
+/// their spans are bounded.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct CompactEffort {
     model_calls: u32,
@@ -14,7 +15,7 @@ pub(super) struct CompactEffort {
     failed_calls: u32,
     failed_model_calls: u32,
     stopped_calls: u32,
-    // Traces that tell tokens, and those that tell cost.
+    // Traces that report tokens, and traces that report a cost.
     tell_tokens: u32,
     tell_cost: u32,
     output_tokens: u64,
@@ -69,7 +70,7 @@ impl From<Effort> for CompactEffort {
 }
 
 impl CompactEffort {
-    /// As an effort of which the answer is not known, and not what was called last or how it ended.
+    /// As an effort with unknown answer, last calls and way of ending.
     pub(super) fn effort(self) -> Effort {
         let told = |traces: u32, sum| PartialSum { traces: traces.into(), sum };
         Effort {
@@ -124,7 +125,7 @@ mod tests {
         let sums =
             UsageSums { model_calls: 1, tool_calls: 2, tokens: 3 << 33, cost_quanta: 4 << 33 };
         assert_eq!(CompactUsage::from(sums).sums(), sums);
-        // Of each session there is one, with what was told of it to its agent, and of each trace a record.
+        // There is one for each session, with the last state sent to its agent, and a record for each trace.
         assert_eq!(size_of::<CompactEffort>(), 64);
         assert_eq!(size_of::<Option<super::super::session::AnnouncedEffort>>(), 32);
         assert_eq!(size_of::<super::super::session::Session>(), 384);

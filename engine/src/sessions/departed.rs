@@ -1,4 +1,4 @@
-//! Traces that left their session, of which updates may still come.
+//! Traces that left their session, for which updates may still arrive.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use crate::tenants::TraceKey;
 pub(super) enum Fate {
     /// Its session was evicted: the trace is final.
     Evicted,
-    /// It moves to another session, which must not count again what this tally has counted.
+    /// It moved to another session, which must not count again what this tally has counted.
     Moved(Box<Tally>),
 }
 
@@ -19,13 +19,13 @@ pub(super) enum Fate {
 pub(super) type Departed = Newest<TraceKey, Fate>;
 
 impl Departed {
-    /// Whether the trace left as its session was evicted.
+    /// Whether the trace left because its session was evicted.
     pub(super) fn is_evicted(&self, trace: TraceKey) -> bool {
         matches!(self.get(&trace), Some(Fate::Evicted))
     }
 
-    /// What a moved trace has counted. The trace stays known after that: an assembling stage that was restored from an earlier state
-    /// may send it to its former session once more.
+    /// What a moved trace has counted. The trace stays in the table: an assemble stage that was restored from an earlier state may
+    /// send it to its former session once more.
     pub(super) fn arrive(&self, trace: TraceKey) -> Option<Tally> {
         match self.get(&trace)? {
             Fate::Evicted => None,

@@ -1,13 +1,13 @@
-//! Sessions that are evicted to a session store while there are too many in memory, and restored when something comes of them.
+//! Sessions that are evicted to a session store while there are too many in memory, and restored when something arrives for them.
 //!
 //! ```text
 //! over max_sessions, max_bytes: the quietest session --> its bytes in the session store, and an `EvictedSession` here
-//! an update, a report, a timer:            its bytes --> the session, as it was
+//! an update, a report, a timer:            its bytes --> the session, unchanged
 //! ```
 //!
-//! Nothing is closed or forgotten by that: what a session adds to its agent's sums stays there, and its scores are those that it would
-//! have had in memory. The session store is an argument, as the time is: the stage itself does no input or output. The list of evicted
-//! sessions is part of the stage's snapshot, so the session store must keep their bytes as long as that snapshot may be read.
+//! Eviction closes and forgets nothing: the contribution of a session to its agent's sums stays, and its scores are the same as in
+//! memory. The session store is an argument, like the time: the stage itself does no input or output. The list of evicted sessions
+//! is part of the stage's snapshot, so the session store must keep their bytes as long as that snapshot may be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -37,7 +37,7 @@ pub trait SessionStore {
     /// The bytes at a place; `None` if they cannot be read, or are damaged.
     fn get(&self, place: SessionPlace) -> Option<Vec<u8>>;
 
-    /// Frees a place: its bytes are not asked for again.
+    /// Frees a place: its bytes will not be read again.
     fn free(&mut self, place: SessionPlace);
 
     /// Makes all bytes as durable as the snapshot that is about to be written, and removes those that no snapshot needs. Returns
@@ -45,7 +45,7 @@ pub trait SessionStore {
     fn keep(&mut self) -> bool;
 }
 
-/// Where something is in a session store.
+/// A place in a session store.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SessionPlace {
     /// The number of the file.
@@ -58,7 +58,7 @@ pub struct SessionPlace {
     pub sum: u32,
 }
 
-/// No session store, where nothing outlives the process: an evicted session is closed and final.
+/// The absence of a session store, for processes that persist nothing: an evicted session is closed and final.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSessionStore;
 
@@ -86,15 +86,15 @@ pub(super) struct EvictedSessions {
     by_id: BTreeMap<Arc<SessionId>, EvictedSession>,
     // Invariant: the next timer of each of them.
     due: BTreeSet<(Timestamp, Arc<SessionId>)>,
-    // Invariant: has every trace of each of them.
+    // Invariant: has every trace of each evicted session.
     by_trace: TraceIndex<Arc<SessionId>>,
 }
 
-/// What stays in memory of a session that is in the session store.
+/// What stays in memory of an evicted session.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct EvictedSession {
     place: SessionPlace,
-    /// Arrival time of the newest thing of it.
+    /// Arrival time of its newest update or report.
     touched: Timestamp,
     closed: bool,
     deadline: Option<Timestamp>,
@@ -106,7 +106,7 @@ pub(super) struct EvictedSession {
     due: Timestamp,
 }
 
-/// What a session adds to gauges of agents: taken back if its bytes are lost.
+/// The contribution of a session to gauges of agents: subtracted if its bytes are lost.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct GaugeShare {
     held: Vec<(AgentKey, u64)>,
@@ -153,7 +153,7 @@ impl EvictedSessions {
         following.take_while(same).cloned().collect()
     }
 
-    /// The sessions of a tenant, or without one of any, that may hold a trace, in the order of their ids.
+    /// The sessions of a tenant (`None`: of any) that may hold a trace, in the order of their ids.
     fn of_trace(&self, tenant: Option<&str>, trace: TraceId) -> Vec<Arc<SessionId>> {
         let own = |id: &&Arc<SessionId>| tenant.is_none_or(|tenant| *id.tenant == *tenant);
         let mut ids: Vec<_> = self.by_trace.sessions(trace).filter(own).cloned().collect();
@@ -203,7 +203,7 @@ impl GaugeShare {
         self.placed.iter_mut().for_each(|(agent, _)| *agent = known(agent));
     }
 
-    /// Takes the session out of the gauges.
+    /// Subtracts the session from the gauges.
     fn take_back(self, shared: &mut ShardContext) {
         for (agent, traces) in self.held {
             let summary = shared.shard_agents.summary(&agent);
@@ -220,9 +220,9 @@ impl GaugeShare {
 }
 
 impl Sessions {
-    /// Evicts sessions over `max_sessions` and `max_bytes` to a session store from here on, instead of closing them. The caller then calls
-    /// [`Sessions::restore_for`] before each update and [`Sessions::restore_for_report`] before each report, [`Sessions::run_timers`]
-    /// for timers, and [`Sessions::fit`] after each drain.
+    /// From here on, sessions over `max_sessions` and `max_bytes` are evicted to a session store instead of closed. The caller must
+    /// call [`Sessions::restore_for`] before each update, [`Sessions::restore_for_report`] before each report,
+    /// [`Sessions::run_timers`] for timers, and [`Sessions::fit`] after each drain.
     pub fn use_session_store(&mut self) {
         self.evicted.has_store = true;
     }
@@ -245,7 +245,7 @@ impl Sessions {
         let session = update.session.as_ref().filter(|_| is_usable(update));
         let Some(id) = session.map(SessionId::from) else { return };
         if update.tombstone {
-            // Reports of this session may turn out to be of another session of the same id.
+            // Reports for this session may turn out to be for another session of the same id.
             self.restore_all_of(&id.tenant, &id.id, session_store);
         }
         self.restore_session(&id, session_store);
@@ -268,7 +268,7 @@ impl Sessions {
         }
     }
 
-    /// Restores all sessions, however many there are, for the end of the input; none is evicted after that.
+    /// Restores all sessions, whatever their number, for the end of the input; none is evicted after that.
     pub fn restore_all(&mut self, session_store: &mut dyn SessionStore) {
         self.evicted.has_store = false;
         while let Some((_, id)) = self.evicted.due.first().cloned() {
@@ -276,14 +276,14 @@ impl Sessions {
         }
     }
 
-    /// Restores the sessions of one id, of whatever scope.
+    /// Restores the sessions of one id, whatever their scope.
     fn restore_all_of(&mut self, tenant: &str, id: &str, session_store: &mut dyn SessionStore) {
         for id in self.evicted.of_id(tenant, id) {
             self.restore_session(&id, session_store);
         }
     }
 
-    /// Runs timers, those of evicted sessions too: of these one session after the other, so that few are in memory at a time.
+    /// Runs timers, including those of evicted sessions: these one session at a time, so that few are in memory at once.
     pub fn run_timers(&mut self, now: Timestamp, session_store: &mut dyn SessionStore) {
         self.advance(now);
         let now = self.shared.now;
@@ -322,7 +322,8 @@ impl Sessions {
         Some(SessionRef::Evicted(Box::new(saved::read(bytes.as_slice()).ok()?)))
     }
 
-    /// The session of a tenant, or of any, that holds a trace, in memory or evicted; however many there are, it takes as long.
+    /// The session of a tenant (`None`: of any) that holds a trace, in memory or evicted; the time does not depend on the number of
+    /// sessions.
     pub fn find(
         &self,
         tenant: Option<&str>,
@@ -339,7 +340,7 @@ impl Sessions {
         in_memory.or_else(evicted).map(Arc::unwrap_or_clone)
     }
 
-    /// Takes over the evicted sessions of a snapshot.
+    /// Takes over the evicted sessions from a snapshot.
     pub(super) fn restore_evicted(&mut self, sessions: Vec<(SessionId, EvictedSession)>) {
         for (id, mut evicted) in sessions {
             evicted.gauges.share(&self.shared);
@@ -365,7 +366,7 @@ impl Sessions {
         }
     }
 
-    /// Writes a session to the session store in place of memory; returns whether there was room for it.
+    /// Moves a session from memory to the session store; returns whether there was room for it.
     fn evict_to(&mut self, id: &Arc<SessionId>, session_store: &mut dyn SessionStore) -> bool {
         let Some(session) = self.sessions.remove(id) else { return false };
         self.unfile(&session);

@@ -1,6 +1,6 @@
-//! A distribution of scores that names an example in each bucket: the trace that ended last.
+//! A distribution of scores with an example in each bucket: the trace that ended last.
 //!
-//! Which one that is does not depend on the order of arrival. Scores in it are never taken back.
+//! The example does not depend on the order of arrival. Scores are never subtracted from it.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::math::Quanta;
 use crate::small_map::SmallMap;
 use crate::span::{Timestamp, TraceId};
 
-/// A histogram, and for each bucket the newest trace in it.
+/// A histogram, with the newest trace in each bucket.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Exemplified {
     histogram: Histogram,
@@ -18,7 +18,7 @@ pub(super) struct Exemplified {
 }
 
 impl Exemplified {
-    /// Adds a score, with the trace that has it or is the reason for it, if there is one, and the end of that trace.
+    /// Adds a score, with the trace that has it or caused it, if there is one, and the end of that trace.
     pub(super) fn observe(&mut self, score: Quanta, trace: Option<(Timestamp, TraceId)>) {
         self.histogram.observe(score);
         let Some(trace) = trace else { return };

@@ -1,5 +1,5 @@
-//! Why a trace has the score that it has: each signal with its source and evidence, each loop with its calls,
-//! and what the scores would be without it.
+//! Why a trace has its score: each signal with its source and evidence, each loop with its calls, and what the scores would be
+//! without it.
 //!
 //! ```text
 //! without a signal: risk = max over the other signals of w_i * (1 - s_i)
@@ -7,7 +7,7 @@
 //!                   with the other loops alone, in every trace that has a call in it
 //! ```
 //!
-//! Then the formulas of the session over its traces, with those risks in the place of the ones that are.
+//! Then the session's formulas are applied to its traces, with the actual risks replaced by those.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use crate::score::risk::TraceRisk;
 use crate::signal::{self, Grounds, SignalName, loop_detection, tool_loop};
 use crate::span::{Source, TraceId};
 
-/// How many loops are explained, the worst ones, and how many calls of each are shown.
+/// At most this many loops are explained, the worst ones, and this many calls of each are shown.
 const MAX_LOOPS: usize = 20;
 const MAX_CALLS: usize = 100;
 
@@ -98,7 +98,7 @@ fn all_loops(session: &Session) -> Loops<'_> {
 }
 
 impl<'a> Explainer<'a> {
-    /// The loops that have a call in a trace, or in which its output repeats.
+    /// The loops that have a call in a trace, or whose text its output repeats.
     fn loops_through(&self, trace: TraceId) -> Vec<&'a Loop> {
         let is_in = |(owner, entry): &&(TraceId, &'a Loop)| {
             *owner == trace || (entry.kind.is_of_calls() && entry.trace_ids.contains(&trace))
@@ -110,7 +110,7 @@ impl<'a> Explainer<'a> {
         let Self { held, rules, .. } = *self;
         let Signal { score, source, .. } = *scored;
         let risk = rules.risks([(name, score)]).next().map(|(_, risk)| risk);
-        // A computed confidence stays as it is where our judge's stands in its place.
+        // A computed confidence stays if the judge's replaces it.
         let rest = Changed::of(held, rules, |other, own| {
             let is_it = other == name && own.source == source;
             (!is_it).then_some(own.score)
@@ -127,7 +127,7 @@ impl<'a> Explainer<'a> {
         }
     }
 
-    /// What a signal was made of.
+    /// What a signal was computed from.
     fn evidence(&self, name: &str, source: Source, found: &[&Loop]) -> Vec<String> {
         let Self { session, held, rules, .. } = *self;
         if source != Source::Computed {
@@ -168,13 +168,13 @@ impl<'a> Explainer<'a> {
             (loop_detection::NAME, Quanta(Quanta::ONE))
         };
         Some(Changed::of(held, self.rules, |signal, own| {
-            // A score that was reported stays.
+            // A reported score stays.
             let ours = signal.as_str() == name && own.source == Source::Computed;
             Some(if ours { score } else { own.score })
         }))
     }
 
-    /// The risk of the trace and the session's scores, with the risks of some traces changed; without the judge's scores.
+    /// The risk of the trace and the session's scores, with changed risks for some traces; without the judge's scores.
     fn outlook(&self, changed: &BTreeMap<TraceId, Changed>) -> Outlook {
         let Self { session, held, rules, .. } = *self;
         let (mut reliability, mut consistency) =
@@ -199,7 +199,7 @@ impl<'a> Explainer<'a> {
     }
 }
 
-/// What an output was compared with, and by which embeddings: hashed ones where there is no model or it could not be asked.
+/// What an output was compared with, and by which embeddings: hashed ones if there is no model or it could not be asked.
 fn compared(session: &Session, held: &TraceRecord) -> String {
     let current = held.output();
     let number = session.traces.number(held.id);
@@ -220,7 +220,7 @@ fn compared(session: &Session, held: &TraceRecord) -> String {
     format!("compared with the outputs of the traces before it, three at most, by {by}")
 }
 
-/// All sources of a score; the one that holds is among them.
+/// All sources of a score, including the one that applies.
 fn reported(held: &TraceRecord, name: &str, source: Source) -> Vec<String> {
     let said = held.rare().reported.iter();
     let said = said.filter(|score| score.name == name && score.source == source);
@@ -276,7 +276,7 @@ fn reason(held: &TraceRecord, signals: &[SignalExplanation]) -> String {
 struct Changed {
     /// With the judge's scores.
     all: TraceRisk,
-    /// Without them, as the session's scores have it.
+    /// Without them, as in the session's scores.
     own: TraceRisk,
 }
 
@@ -294,11 +294,11 @@ impl Changed {
     }
 }
 
-/// The traces of a loop, with their calls and all loops among these.
+/// The traces of a loop, with their calls and all loops among them.
 struct Chain<'a> {
     traces: Vec<&'a TraceRecord>,
     calls: Vec<ToolCall>,
-    // Of each call, the place of its trace.
+    // For each call, the index of its trace.
     owners: Vec<usize>,
     // The loops over all of the traces.
     found: Vec<Found>,
@@ -309,7 +309,7 @@ impl<'a> Chain<'a> {
         let traces = ids.iter().filter_map(|id| session.traces.get(*id));
         let traces: Vec<&TraceRecord> = traces.collect();
         let (calls, owners) = chain::calls(&traces);
-        // One within a trace tells its places.
+        // A loop within one trace has its positions.
         let mut found = match &traces[..] {
             [] | [_] => Vec::new(),
             _ => loops::find_between(&calls, &chain::compactions(&traces), &[], &rules.loops),
@@ -322,7 +322,8 @@ impl<'a> Chain<'a> {
         Self { traces, calls, owners, found }
     }
 
-    /// The calls of a loop: by its places, else found again; where too little is kept for that, the longest stretch of calls of its tools.
+    /// The calls of a loop: by its positions, else by searching again; if too little is kept for that, the longest sequence of
+    /// calls to its tools.
     fn calls_of(&self, entry: &Loop) -> Vec<CallView> {
         let Self { traces, calls, owners, found } = self;
         let found = found.iter().find(|found| {
@@ -333,7 +334,7 @@ impl<'a> Chain<'a> {
         let told = entry.calls.map(|(first, last)| place(first)..place(last).saturating_add(1));
         let range = told.or_else(|| found.map(|found| found.calls.clone()));
         let places: Vec<usize> = match range {
-            // What was made within its calls is not the loop's.
+            // Calls made within its calls are not part of the loop.
             Some(range) => {
                 let within = |at: usize| calls.get(at).map(|call| call.within);
                 let first = within(range.start);

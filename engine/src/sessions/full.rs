@@ -1,12 +1,12 @@
-//! Sessions that have `max_traces_per_session` traces, or `max_session_bytes` of them, of which none is done, so that they cannot begin
-//! anew: the assemble stage refuses further traces while their senders can still be told.
+//! Sessions at `max_traces_per_session` or `max_session_bytes` without any done trace, so that they cannot be closed and restarted:
+//! the assemble stage refuses further traces as long as their senders can still be notified.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::facts::SessionId;
 
-/// How many full sessions are named at most; traces of other full sessions are dropped and counted when they get here.
+/// Most full sessions that are named; traces of other full sessions are dropped and counted when they arrive here.
 const MAX_NAMED: usize = 1_000;
 
 /// The full sessions of a shard.
@@ -31,12 +31,12 @@ impl FullSessions {
         }
     }
 
-    /// Removes a session that has room again, or is not in memory any more.
+    /// Removes a session that has room again, or is no longer in memory.
     pub(super) fn remove(&mut self, id: &SessionId) {
         self.changed |= self.ids.remove(id);
     }
 
-    /// All full sessions, if they are others than at the last call.
+    /// All full sessions, if they have changed since the last call.
     pub(super) fn news(&mut self) -> Option<BTreeSet<Arc<SessionId>>> {
         std::mem::take(&mut self.changed).then(|| self.ids.clone())
     }

@@ -1,4 +1,4 @@
-//! Gauges of agents that follow a session while it lasts: that it is open, its scores, what it took, its loops, its silent traces.
+//! Gauges of agents that follow a session while it lasts: that it is open, its scores, its usage, its loops, its silent traces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::silences::{self, Level};
 use crate::span::TraceId;
 
 impl Session {
-    /// Brings the gauges up to date with the session and the time.
+    /// Updates the gauges to the current session and time.
     pub(super) fn refresh(&mut self, shared: &mut ShardContext) {
         let placed = self.placing(&shared.rules);
         if placed != self.placed {
@@ -48,13 +48,13 @@ impl Session {
         self.restless = Some(restless).filter(|restless| !restless.is_empty());
     }
 
-    /// The agent among whose open sessions it counts, and its scores; `None` if it is closed.
+    /// The agent under whose open sessions it counts, and its scores; `None` if it is closed.
     pub(super) fn placing(&self, rules: &Rules) -> Option<(AgentKey, SessionScores)> {
         let first = self.first().filter(|_| !self.closed)?;
         Some((first.agent().clone(), self.scores(rules)))
     }
 
-    /// What its done traces took.
+    /// The effort of its done traces.
     pub(super) fn took(&self) -> Effort {
         Effort {
             answer_words: self.done_from_last().find_map(TraceRecord::answer_words),
@@ -70,7 +70,7 @@ impl Session {
         self.traces.iter().rev().filter(|record| !record.panes.is_empty())
     }
 
-    /// Replaces what a trace took in the sums of its agent and of this session.
+    /// Replaces the effort of a trace in the sums of its agent and of this session.
     pub(super) fn retake(
         &mut self,
         before: Option<TraceEffort>,
@@ -95,7 +95,7 @@ impl Session {
         }
     }
 
-    /// What the session took, and the agent that is told; `None` before a trace is done.
+    /// The session's effort, and the agent that receives it; `None` before a trace is done.
     fn spending(&self) -> Option<AnnouncedEffort> {
         let first = self.first().filter(|_| self.done > 0)?;
         let answer_words = self.done_from_last().find_map(TraceRecord::answer_words);
@@ -103,7 +103,7 @@ impl Session {
         Some(AnnouncedEffort { agent: first.agent().clone(), start: first.start, effort })
     }
 
-    /// Tells its agent what the session took, if that has changed. Not inlined, so that profiles show it.
+    /// Sends the session's effort to its agent, if it has changed. Not inlined, so that profiles show it.
     #[inline(never)]
     fn spend(&mut self, shared: &mut ShardContext) {
         let first = self.first().map(|first| (first.agent(), first.start));
@@ -133,7 +133,7 @@ impl Session {
         }
     }
 
-    /// The loops that have grown within `loop_hold`, of open and done traces: even the shortest loop is shown for that long.
+    /// The loops that have grown within `loop_hold`, in open and done traces: even the shortest loop is shown for that long.
     fn loops_going_on(
         &self,
         TimedState { growing, deadline, .. }: &mut TimedState,
@@ -161,7 +161,7 @@ impl Session {
         looping
     }
 
-    /// Notes which limits a trace and its session exceed, and counts each once.
+    /// Finds the limits that a trace and its session exceed, and counts each once.
     pub(super) fn hold_against_limits(&mut self, trace: TraceId, shared: &mut ShardContext) {
         let ShardContext { rules, shard_agents, now, .. } = shared;
         let Some(record) = self.traces.get_mut(trace) else { return };
@@ -195,7 +195,7 @@ impl Session {
         }
     }
 
-    /// Takes note that a trace has left, without which the session may be over a limit no longer.
+    /// Notes that a trace has left; without it the session may no longer be over a limit.
     pub(super) fn leave_limits(&mut self, trace: TraceId, rules: &Rules) {
         let Some(restless) = self.restless.as_mut().filter(|restless| !restless.over.is_empty())
         else {
@@ -208,14 +208,14 @@ impl Session {
         });
     }
 
-    /// Takes note that limits are exceeded no longer: to exceed them again is new.
+    /// Forgets limits that are no longer exceeded, so that exceeding them again counts as new.
     fn fall_below(&mut self, is_below: impl Fn(Option<TraceId>, RunLimit) -> bool) {
         let Some(restless) = &mut self.restless else { return };
         let over = restless.over.iter_mut().filter(|((run, limit), _)| is_below(*run, *limit));
         over.for_each(|(_, (used, _))| *used = 0);
     }
 
-    /// The session limits that it exceeds, of those that are set for the agent of its first trace.
+    /// The session limits that it exceeds, among those that are set for the agent of its first trace.
     pub(super) fn exceeded(&self, rules: &Rules) -> Vec<Exceeded> {
         let Some(first) = self.first() else { return Vec::new() };
         let mut usage = Usage { sums: self.used.sums(), ..Usage::default() };
@@ -231,19 +231,19 @@ impl Session {
         rules.limits.exceeded(first.named(), LimitScope::Session, &usage).collect()
     }
 
-    /// Whether the gauges count it as over a limit.
+    /// Whether the gauges count it as running over a limit.
     pub(super) fn goes_on_over_a_limit(&self) -> bool {
         let runaways = self.restless.iter().flat_map(|restless| &restless.runaways);
         runaways.into_iter().any(|(_, cause)| matches!(cause, Cause::Limit(_)))
     }
 
-    /// Whether the gauges count an open trace of it as silent for long.
+    /// Whether the gauges count one of its open traces as silent for long.
     pub(super) fn has_silent_traces(&self) -> bool {
         self.restless.as_ref().is_some_and(|restless| !restless.silent.is_empty())
     }
 
-    /// The limits whose excess has grown within `loop_hold`. One that is still exceeded stays noted after that: told again as it stands, it
-    /// has not grown.
+    /// The limits whose excess has grown within `loop_hold`. A limit that stays exceeded is kept, so that it does not count as
+    /// grown when the trace is sent again.
     fn limits_gone_over(
         &self,
         TimedState { over, deadline, .. }: &mut TimedState,
@@ -293,9 +293,9 @@ impl Session {
 }
 
 impl TimedState {
-    /// Whether there is nothing in it.
+    /// Whether it is empty.
     fn is_empty(&self) -> bool {
-        // A deadline is that of one of the others.
+        // A deadline always belongs to one of the other fields.
         let Self { deadline: _, growing, over, runaways, open, silent } = self;
         growing.is_empty()
             && over.is_empty()
@@ -304,7 +304,7 @@ impl TimedState {
             && silent.is_empty()
     }
 
-    /// Tells agents how many of the session's traces are silent.
+    /// Updates the number of silent traces of the session in its agents.
     pub(super) fn stand(
         &mut self,
         silent: BTreeMap<(AgentKey, Level), u64>,

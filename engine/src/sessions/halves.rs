@@ -1,4 +1,4 @@
-//! A number of 64 bits in two halves: beside numbers of 32 bits it leaves no gap in an entry.
+//! A 64-bit number in two halves, so that it leaves no padding beside 32-bit numbers.
 
 /// The upper half and the lower.
 pub(super) fn halves(number: u64) -> (u32, u32) {

@@ -1,4 +1,4 @@
-//! A distribution of scores that can be taken back exactly.
+//! A distribution of scores from which scores can be subtracted exactly.
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -25,7 +25,7 @@ impl Histogram {
         self.sum += i128::from(score.0);
     }
 
-    /// Takes back a score that was observed.
+    /// Subtracts a score that was observed.
     pub(super) fn forget(&mut self, score: Quanta) {
         self.buckets[bucket(score)] -= 1;
         self.count -= 1;

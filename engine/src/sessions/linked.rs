@@ -1,4 +1,4 @@
-//! Chains of traces of a session, in which loops are found as in one sequence.
+//! Chains of traces of a session, each searched for loops as one sequence.
 
 use std::mem;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::options::LoopOptions;
 use crate::span::{Timestamp, TraceId};
 
 impl Session {
-    /// Finds loops anew in the chains of traces around these places; returns the traces for which something changed.
+    /// Searches the chains of traces around these places for loops again; returns the traces for which something changed.
     pub(super) fn relink(
         &mut self,
         places: &[(Timestamp, TraceId)],
@@ -33,7 +33,7 @@ impl Session {
         for (Range { start, end }, first) in chains {
             let is_cut = end - start > most;
             shared.counts.add_many("loop_chains", "cut", u64::from(is_cut));
-            // Parts are counted from the start of the chain: those before the change are as they were.
+            // Parts are counted from the start of the chain: those before the change stay the same.
             let first = first - (first - start) % most;
             for first in (first..end).step_by(most) {
                 let part = first..end.min(first.saturating_add(most));
@@ -47,7 +47,8 @@ impl Session {
         changed
     }
 
-    /// Shares what loops in these parts of chains have counted among their traces, as another one may count a loop now.
+    /// Redistributes what loops in these parts of chains have counted among their traces, as a different trace may now be the one
+    /// that counts a loop.
     fn share_out(&mut self, parts: &[Range<usize>]) {
         let traces = || parts.iter().flat_map(Range::clone);
         let mut counted = CountedLoops::default();
@@ -61,7 +62,7 @@ impl Session {
             .for_each(|first| self.traces[first].assign_remaining_counts(mem::take(&mut counted)));
     }
 
-    /// Leaves what a trace that was removed has counted of loops that go on in others to the trace after it, or before it.
+    /// Passes what a removed trace has counted for loops that continue in others to the trace after it, or before it.
     pub(super) fn hand_on_loop_counts(&mut self, gone: &mut TraceRecord) {
         let number = self.traces.before(gone.position());
         let before =
@@ -80,7 +81,7 @@ impl Session {
         at.saturating_sub(1)..self.traces.len().min(at + 2)
     }
 
-    /// Whether no trace around this place is or was part of a chain, which is the common case.
+    /// Whether no trace around this place is or was part of a chain; this is the common case.
     fn stands_alone(&self, place: (Timestamp, TraceId)) -> bool {
         let around = self.traces.some(self.around(place));
         let goes_on =

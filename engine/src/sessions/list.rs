@@ -1,5 +1,5 @@
-//! Lists of sessions. Cards tell which sessions come first, a bounded number of cards at a time, so that a long list never holds up a
-//! stage; rows are made of those sessions alone.
+//! Lists of sessions. Cards show which sessions come first, a bounded number of cards at a time, so that a long list never blocks a
+//! stage; rows are made for those sessions alone.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::loops::worst;
 use crate::tenants::tenant_hash;
 use crate::view::{SessionView, TokensView};
 
-/// What a list asks for.
+/// The request for a list.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// The filter.
@@ -27,10 +27,10 @@ pub struct Wanted<'a> {
     pub most: usize,
 }
 
-/// The cost of looking into a session, or at one of its traces, in cards.
+/// The cost of reading a session, or one of its traces, in cards.
 pub const LOOK: usize = 20;
 
-/// The place of a session in an order.
+/// The position of a session in an order.
 #[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct ListPosition {
     rank: (u64, u64),
@@ -42,17 +42,17 @@ pub struct ListPosition {
 /// A part of a list.
 #[derive(Clone, Debug, Default)]
 pub struct ListPart {
-    /// The first of the sessions that pass the filter, as many as are asked for.
+    /// The first of the sessions that pass the filter, as many as are requested.
     pub places: BTreeSet<ListPosition>,
     /// How many pass the filter.
     pub total: u64,
-    /// The place after which to go on; `None` at the end.
+    /// The number after which to continue; `None` at the end.
     pub next: Option<u32>,
-    /// The work that it took, in cards.
+    /// The work done, in cards.
     pub work: usize,
 }
 
-/// What is found by an id.
+/// The result of a search by id.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Found {
     /// Nothing.
@@ -64,7 +64,7 @@ pub enum Found {
     Several(Vec<String>),
 }
 
-/// The first of the sessions after `after` that fit, until `budget` is worked off.
+/// The first of the matching sessions after `after`, until `budget` is used up.
 pub(super) fn places(
     sessions: &SessionTable,
     after: Option<u32>,
@@ -88,7 +88,7 @@ pub(super) fn places(
     }
     part.total = fit.len() as u64;
     if fit.len() > most {
-        // Few stand where names decide.
+        // Ties that names decide are rare.
         let name = |number| {
             let (tenant, id, scope) = sessions.name(number);
             (id, tenant, scope)
@@ -103,7 +103,7 @@ pub(super) fn places(
     part
 }
 
-/// Rows of sessions, until `budget` traces were looked at.
+/// Rows of sessions, until `budget` traces were read.
 pub(super) fn rows(
     sessions: &SessionTable,
     ids: &[SessionId],
@@ -122,7 +122,7 @@ pub(super) fn rows(
     rows
 }
 
-/// Whether a session passes the parts of the filter that its card cannot tell; adds the work that this took.
+/// Whether a session passes the parts of the filter that its card cannot decide; adds the work that this took.
 fn looks_like(
     session: Option<&Session>,
     card: &Card,

@@ -1,46 +1,45 @@
-//! The session stage: traces in order, signals that need neighbours, scores of sessions, and
-//! what this shard knows of every agent.
+//! The session stage: traces in order, signals that depend on neighbours, scores of sessions, and the state of every agent on this
+//! shard.
 //!
 //! ```text
 //! TraceFacts --> Session (by tenant and id) --> Summary (by agent) --> SessionFacts
 //! Report -----'   traces, scores, loops           panes, counters
 //! ```
 //!
-//! An update replaces every lower revision of its trace. What the old form gave to sums is
-//! taken back exactly before the new form is added, so signals, scores and panes are a function
-//! of the traces held and not of how they came. Verdicts and the trajectory gate count a trace
-//! once: the traces that are done for the first time between two calls of `drain` are counted
-//! in the order of (start, id).
+//! An update replaces every lower revision of its trace. The old contribution to sums is subtracted exactly before the new one is
+//! added, so signals, scores and panes are a function of the traces held, whatever their order of arrival. Verdicts and the
+//! trajectory gate count a trace once: the traces that are done for the first time between two calls of `drain` are counted in the
+//! order of (start, id).
 //!
-//! What is left out is counted by (what, why):
+//! Whatever is left out is counted by (what, why):
 //!
 //! | What | Why | Counts |
 //! |---|---|---|
 //! | `trace_updates` | `malformed` | updates without a usable trace id, session, agent or state: dropped |
-//! | | `stale` | updates of a lower revision than the one held: dropped |
+//! | | `stale` | updates with a lower revision than the one held: dropped |
 //! | | `unheld` | updates that seal a trace that is not held as a done one: dropped |
 //! | | `late` | updates of traces of an evicted session: dropped |
 //! | | `session_full` | updates of further traces over `max_traces_per_session` or `max_session_bytes`, while none is done: dropped |
 //! | | `agent_overflow` | updates that count towards `__overflow__` because of `max_agents` |
 //! | | `tenant_overflow` | likewise because of the tenant's share of `max_agents` |
 //! | `sessions` | `evicted` | sessions that were closed and dropped because of `max_sessions` or `max_bytes` |
-//! | | `full` | sessions that were closed and dropped because of `max_traces_per_session` or `max_session_bytes`: their id begins anew |
+//! | | `full` | sessions that were closed and dropped because of `max_traces_per_session` or `max_session_bytes`: their id starts a new session |
 //! | | `trace_not_done` | traces that were not done when their session was evicted: in no score |
-//! | `away` | `left` | sessions evicted to the session store |
-//! | | `returned` | those of them that were restored |
-//! | | `lost` | those of them whose bytes could not be read |
+//! | `evicted_sessions` | `left` | sessions evicted to the session store |
+//! | | `returned` | evicted sessions that were restored |
+//! | | `lost` | evicted sessions whose bytes could not be read |
 //! | `departed_traces` | `forgotten` | over `max_departed_traces`: they may count twice |
-//! | `agents` | `forgotten` | quiet agents that had to make room for others before `agents.memory` was over |
+//! | `agents` | `forgotten` | quiet agents that were removed to make room before `agents.memory` was over |
 //! | `signals` | `agent_full` | scores without sums because of `max_signals_per_agent` |
-//! | `panes` | `outside_window` | windows that a done trace ended before or too far after |
+//! | `panes` | `outside_window` | windows that a done trace missed because it ended before them or too far after them |
 //! | `reported_scores` | `malformed` | reported scores out of `[0,1]` or without name |
 //! | `reports` | `misdirected` | reports about neither a session, a run nor a trace |
-//! | | `unmatched` | reports whose session did not come within `report_wait`, or ended too long ago for `max_outstanding_outcomes` |
-//! | | `applied`, `duplicate`, `trace_full` | reports about traces that were sealed: taken, outranked by another one, over `max_reports_per_session` |
+//! | | `unmatched` | reports whose session did not arrive within `report_wait`, or ended too long ago for `max_outstanding_outcomes` |
+//! | | `applied`, `duplicate`, `trace_full` | reports about traces that were sealed: accepted, outranked by another one, over `max_reports_per_session` |
 //! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
 //! | | `session_full` | reports of further names over `max_reports_per_session` |
 //! | `run_sessions` | `run_full` | traces of further sessions of a run over `agents.max_traces_per_run`: its outcome does not reach them |
-//! | `loop_chains` | `cut` | chains of traces that were cut at `loops.max_traces`: their repetitions are counted anew |
+//! | `loop_chains` | `cut` | chains of traces that were cut at `loops.max_traces`: their repetitions are counted from zero |
 //! | `label_values_limited` | `agent_names` | names of agents beyond those that a session keeps |
 //! | `run_outcomes` | `forgotten` | outcomes of runs forgotten before `report_wait`, for newer ones over `max_waiting_reports` |
 
@@ -126,7 +125,7 @@ use super::waiting::Waiting;
 pub struct Sessions {
     sessions: SessionTable,
     loops: BTreeSet<(Timestamp, Arc<SessionId>)>,
-    // Numbers of sessions with verdicts to count, in no order; a session may be here twice, or be gone.
+    // Numbers of sessions with verdicts to count, in no order; a session may be listed twice, or no longer exist.
     unsettled: Vec<u32>,
     evicted: EvictedSessions,
     departed: Departed,
@@ -141,7 +140,7 @@ pub struct Sessions {
     shared: ShardContext,
 }
 
-/// A shard as it is written down; `restored.rs` reads it.
+/// The serialised form of a shard; `restored.rs` reads it.
 #[derive(Serialize)]
 struct Saved<'a> {
     sessions: &'a SessionTable,
@@ -203,7 +202,7 @@ impl Sessions {
         }
     }
 
-    /// Shares its bounds among tenants by these.
+    /// Sets the shares by which tenants divide its bounds.
     #[must_use]
     pub fn shared_by(mut self, shares: Shares) -> Self {
         self.shared.shard_agents.shared_by(shares.clone());
@@ -266,7 +265,7 @@ impl Sessions {
         }
     }
 
-    /// When `handle_timeout` has something to do next.
+    /// When `handle_timeout` is due next.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let sessions = ORDERS.iter().filter_map(|order| self.next_quiet(*order));
         let sessions = sessions.map(|(deadline, _)| deadline).min();
@@ -278,7 +277,7 @@ impl Sessions {
         [sessions, loops, evicted, shard_agents].into_iter().chain(reports).flatten().min()
     }
 
-    /// The next moment at which a session may close for quiet, which counts.
+    /// The next moment at which a session may close because it is quiet.
     pub fn next_end(&self) -> Option<Timestamp> {
         let open = self.next_quiet(EvictionOrder::Open).map(|(deadline, _)| deadline);
         open.into_iter().chain(self.evicted.poll_timeout()).min()
@@ -311,7 +310,7 @@ impl Sessions {
         self.shared.counts.add_many("agents", "forgotten", forgotten as u64);
     }
 
-    /// Takes note that the wall clock was set: it is ahead of the stage's time by `shift` from here on. No timer moves; ends of traces
+    /// Notes that the wall clock was set: it is ahead of the stage's time by `shift` from here on. No timer moves; ends of traces
     /// are compared with the new wall time, and traces that are then in no window leave their panes.
     pub fn shift_to(&mut self, shift: WallShift) {
         let is_back = shift < self.shared.shift;
@@ -321,8 +320,7 @@ impl Sessions {
         }
     }
 
-    /// Takes note that this process has the shard from `now` on, and listens: before that it could not have noticed what came. No timer
-    /// runs.
+    /// Notes that this process owns the shard from `now` on: before that it could not have noticed arrivals. No timer runs.
     pub fn take_over(&mut self, now: Timestamp) {
         self.shared.since = now.max(self.shared.now);
         let is_silent = |session: &&Session| {
@@ -334,7 +332,7 @@ impl Sessions {
         }
     }
 
-    /// Closes all sessions at the end of the input. They can still be asked for.
+    /// Closes all sessions at the end of the input. They can still be read.
     pub fn finish(&mut self, now: Timestamp) {
         self.advance(now);
         let places = self.sessions.iter().map(|session| (session.place(), Arc::clone(&session.id)));
@@ -346,13 +344,12 @@ impl Sessions {
         }
     }
 
-    /// One update for every agent that changed, in the order of their keys: all that is known of the agent, but of its panes only
-    /// those that changed.
+    /// One update for every agent that changed, in the order of their keys: its complete state, but only those panes that changed.
     pub fn drain(&mut self) -> Vec<SessionFacts> {
         self.drain_some(usize::MAX)
     }
 
-    /// The same for `most` agents at most; empty once every change has been told.
+    /// The same for at most `most` agents; empty once every change has been sent.
     pub fn drain_some(&mut self, most: usize) -> Vec<SessionFacts> {
         let mut unsettled = std::mem::take(&mut self.unsettled);
         let begun = |number: u32| self.sessions.at(number)?.first().map(|first| first.start);
@@ -368,17 +365,17 @@ impl Sessions {
         self.shared.shard_agents.drain(most)
     }
 
-    /// Whether something changed for which people are paged: a session began to run away.
+    /// Whether something changed that pages people: a session began to run away.
     pub fn is_urgent(&self) -> bool {
         self.shared.shard_agents.is_urgent()
     }
 
-    /// Lets every agent count as changed, with all of its panes, for whoever forgets what was told long ago.
+    /// Marks every agent as changed, with all of its panes, for receivers that forget old messages.
     pub fn tell_all(&mut self) {
         self.shared.shard_agents.tell_all();
     }
 
-    /// As [`Sessions::drain_some`], but only of agents with an urgent change; verdicts of done traces are counted by that one alone.
+    /// Like [`Sessions::drain_some`], but only for agents with an urgent change; only `drain_some` counts verdicts of done traces.
     pub fn drain_urgent(&mut self, most: usize) -> Vec<SessionFacts> {
         self.shared.shard_agents.drain_urgent(most)
     }
@@ -392,7 +389,7 @@ impl Sessions {
         }
     }
 
-    /// The sessions of this id and, if one is given, of this scope, in memory or evicted. An evicted one stays so.
+    /// The sessions with this id and, if given, this scope, in memory or evicted. Evicted ones stay evicted.
     pub fn found(
         &self,
         session: (&str, &str, Option<&str>),
@@ -408,7 +405,7 @@ impl Sessions {
         }
     }
 
-    /// One session, explained, in memory or evicted; `None` if there is none of this id.
+    /// One session, explained, in memory or evicted; `None` if there is none with this id.
     pub fn session_in(
         &self,
         id: &SessionId,
@@ -418,18 +415,19 @@ impl Sessions {
         (!session.traces.is_empty()).then(|| view::session(&session, &self.shared.rules))
     }
 
-    /// The first of the sessions after a place that fit, until so much work was done: a card is 1, a session that has to be looked into
-    /// [`LOOK`] and as much for each of its traces. A session that leaves and comes back between two parts may be in both.
+    /// The first of the matching sessions after a number, until so much work was done: a card costs 1, a session that has to be
+    /// read costs [`LOOK`] and as much for each of its traces. A session that is evicted and restored between two parts may be in
+    /// both.
     pub fn places(&self, after: Option<u32>, wanted: &Wanted<'_>, budget: usize) -> ListPart {
         list::places(&self.sessions, after, wanted, budget)
     }
 
-    /// Rows of these sessions, until `budget` traces were looked at, but one at least; `None` of those that are not held.
+    /// Rows of these sessions, until `budget` traces were read, but at least one row; `None` for sessions that are not held.
     pub fn rows(&self, ids: &[SessionId], budget: usize) -> Vec<Option<SessionRow>> {
         list::rows(&self.sessions, ids, budget, &self.shared.rules)
     }
 
-    /// Why a trace has the score that it has; `None` if no session of this id, and, if it is told, of this scope holds it.
+    /// Why a trace has its score; `None` if no session with this id and, if given, this scope holds it.
     pub fn explain(
         &self,
         session: (&str, &str, Option<&str>),
@@ -454,30 +452,30 @@ impl Sessions {
         sessions.map(|(_, session)| view::session(session, &self.shared.rules))
     }
 
-    /// Sessions in which a loop that weighs began or became critical, or that went over a limit, since this was last asked, and how
-    /// bad it got, and when it was noticed.
+    /// Sessions in which a loop with more evidence than names began or became critical, or that exceeded a limit, since the last
+    /// call; with the worst cause and the time when it was noticed.
     pub fn runaways(&mut self) -> Vec<(Arc<SessionId>, Cause, Timestamp)> {
         let runaways = std::mem::take(&mut self.shared.runaways).into_iter();
         runaways.map(|((id, _), (cause, at))| (id, cause, at)).collect()
     }
 
-    /// Sessions that take no further trace, if they are others than when this was last asked; some of them, if there are very many.
+    /// Sessions that accept no further trace, if they have changed since the last call; only some of them, if there are very many.
     pub fn full_sessions(&mut self) -> Option<BTreeSet<Arc<SessionId>>> {
         self.full.news()
     }
 
-    /// What was left out so far.
+    /// Counts of what was left out so far.
     pub fn counts(&self) -> &Counts {
         &self.shared.counts
     }
 
-    /// Counts from zero again, for every agent too: counters belong to a process.
+    /// Restarts counts from zero, also for every agent: counters belong to a process.
     pub fn restart_counts(&mut self) {
         self.shared.counts = Counts::default();
         self.shared.shard_agents.restart_counts();
     }
 
-    /// What outlives the process; nothing may wait to be drained.
+    /// The state that outlives the process; nothing may be waiting to be drained.
     pub fn save(&self) -> impl Serialize + '_ {
         Saved {
             sessions: &self.sessions,
@@ -502,12 +500,12 @@ impl Sessions {
         self.sessions.len()
     }
 
-    /// The bytes of memory that these take, estimated.
+    /// Estimated bytes of memory of these sessions.
     pub fn held_bytes(&self) -> usize {
         self.sessions.bytes()
     }
 
-    /// Sets the bytes that sessions may take, in place of `session.max_bytes`; it keeps to that from the next input on.
+    /// Sets the bytes that sessions may take, in place of `session.max_bytes`; it is enforced from the next input on.
     pub fn set_max_bytes(&mut self, max_bytes: usize) {
         self.max_bytes = max_bytes;
     }
@@ -544,9 +542,9 @@ impl Sessions {
         self.leave(id.trace(trace), tally);
     }
 
-    /// Ends a session that is full, as this trace is new, so that its id begins anew; returns whether it was full. What it has counted
-    /// stays, and its done traces are final. Those that are not, and those of which nothing is counted yet, are of the new session from
-    /// their next update on.
+    /// If the session is full and this trace is new, ends the session so that its id starts a new one; returns whether it was full.
+    /// What it has counted stays, and its done traces are final. Traces that are not done, or that have counted nothing yet, belong
+    /// to the new session from their next update on.
     fn ends_full(&mut self, id: &SessionId, newcomer: TraceId) -> bool {
         let is_full = |session: &&Session| {
             session.is_full(&self.shared.rules) && session.traces.number(newcomer).is_none()
@@ -566,7 +564,7 @@ impl Sessions {
         true
     }
 
-    /// Keeps what a trace that leaves its session has counted, for the session that gets it.
+    /// Keeps what a trace that leaves its session has counted, for its next session.
     fn leave(&mut self, trace: TraceKey, tally: Option<Tally>) {
         if let Some(tally) = tally.filter(|tally| !tally.is_nothing()) {
             let fate = Fate::Moved(Box::new(tally));
@@ -575,7 +573,7 @@ impl Sessions {
         }
     }
 
-    /// Changes the session of this number, or a new one if it has none, and files it where it then belongs.
+    /// Changes the session of this number, or a new one if it has none, and files it again.
     fn change(
         &mut self,
         id: SessionId,
@@ -593,7 +591,7 @@ impl Sessions {
         self.file(session);
     }
 
-    /// Changes a session, if it is in memory, and files it where it then belongs.
+    /// Changes a session, if it is in memory, and files it again.
     fn change_known(
         &mut self,
         id: &SessionId,
@@ -604,7 +602,7 @@ impl Sessions {
         }
     }
 
-    /// Changes the session of a number, and files it where it then belongs.
+    /// Changes the session of a number, and files it again.
     fn change_at(&mut self, number: u32, change: impl FnOnce(&mut Session, &mut ShardContext)) {
         let Some(session) = self.sessions.at_mut(number) else { return };
         let (before, deadline, waits) =
@@ -653,7 +651,7 @@ impl Sessions {
         }
     }
 
-    /// Takes a session out of the indexes.
+    /// Removes a session from the indexes.
     fn unfile(&mut self, session: &Session) {
         self.open -= usize::from(session.place().0 == EvictionOrder::Open);
         if let Some(deadline) = session.deadline() {
@@ -661,7 +659,7 @@ impl Sessions {
         }
     }
 
-    /// Puts a session where it belongs.
+    /// Adds a session to the indexes.
     fn file(&mut self, mut session: Box<Session>) {
         self.open += usize::from(session.place().0 == EvictionOrder::Open);
         if let Some(deadline) = session.deadline() {
@@ -675,7 +673,7 @@ impl Sessions {
         }
     }
 
-    /// Evicts one session for one of this tenant.
+    /// Evicts one session to make room for one of this tenant.
     fn make_room(&mut self, newcomer: TenantHash) {
         let tenant = self.sessions.most_over_share(&self.shares, Some(newcomer));
         if let Some((order, id)) = tenant.and_then(|tenant| self.first_to_go(tenant)) {
@@ -703,7 +701,7 @@ impl Sessions {
         }
     }
 
-    /// Closes a session and drops it, as there is no room.
+    /// Closes a session and drops it, for want of room.
     fn push_out(&mut self, order: EvictionOrder, id: &Arc<SessionId>) {
         if order == EvictionOrder::Open {
             self.change_known(id, |session, shared| session.close(EVICTED, shared));
@@ -716,7 +714,7 @@ impl Sessions {
         self.evict(id);
     }
 
-    /// Keeps a session for another `session_idle` if nothing of one of its traces is counted yet; returns whether that is so.
+    /// Keeps a session for another `session_idle` if one of its traces has not been counted at all; returns whether that is so.
     fn stays(&mut self, number: u32) -> bool {
         let idle = self.shared.rules.session_idle;
         let Some(session) = self.sessions.at_mut(number).filter(|session| session.is_uncertain())
@@ -733,7 +731,7 @@ impl Sessions {
         let Some(mut session) = self.sessions.remove(id) else { return };
         self.unfile(&session);
         session.settle(&mut self.shared);
-        // An outcome that was told since it last ended is not outstanding any more.
+        // An outcome that was reported since it last ended is no longer outstanding.
         self.outstanding.remove(&Ended::Session(Arc::clone(id)));
         for (subject, ended) in session.outstanding_outcomes() {
             self.outstanding.insert(subject, ended, &self.shares);
@@ -746,7 +744,7 @@ impl Sessions {
         }
     }
 
-    /// The first deadline of the sessions that are filed under an order, and the number of that session.
+    /// The earliest deadline of the sessions filed under an order, and the number of that session.
     fn next_quiet(&self, order: EvictionOrder) -> Option<(Timestamp, u32)> {
         let idle = self.shared.rules.session_idle;
         let (quiet, number) = self.sessions.quietest(order)?;
@@ -758,22 +756,22 @@ impl Sessions {
     }
 }
 
-/// Whether an update says which trace of which session it is about.
+/// Whether an update identifies its trace and session.
 fn is_usable(update: &TraceFacts) -> bool {
     let is_complete = update.tombstone || update.unchanged || update.agent.is_some();
     let is_of_session = update.session.as_ref().is_some_and(|session| !session.id.is_empty());
     !update.trace_id.is_zero() && is_complete && is_of_session
 }
 
-/// Open sessions first: one that closes may be due to be evicted right away.
+/// Open sessions first: a session that closes may be due for eviction right away.
 const ORDERS: [EvictionOrder; 3] =
     [EvictionOrder::Open, EvictionOrder::Closed, EvictionOrder::Empty];
 
 /// Why sessions close.
 const IDLE: &str = "idle";
-/// They had as many traces, or bytes of them, as one session may have.
+/// It had as many traces, or bytes of them, as a session may have.
 const FULL: &str = "full";
-/// They had to make room.
+/// It had to make room.
 const EVICTED: &str = "evicted";
 /// The input ended.
 const FINISHED: &str = "finished";

@@ -1,4 +1,5 @@
-//! A table that keeps its newest entries. Where there is no room, the oldest is forgotten of the tenant that uses the most of its share.
+//! A table that keeps its newest entries. At the bound, the oldest one of the tenant that holds the most relative to its share is
+//! forgotten.
 
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
@@ -53,7 +54,7 @@ impl<K: OfTenant + Ord + Clone, V> Newest<K, V> {
         Saved { entries: &self.entries, next: self.next }
     }
 
-    /// Takes over the entries of a snapshot; returns how many had to be forgotten, as it was written with room for more.
+    /// Takes over the entries from a snapshot; returns how many were forgotten, as it may have been written with a larger bound.
     pub(super) fn restore(
         &mut self,
         Saved { entries, next }: Restored<K, V>,
@@ -67,7 +68,7 @@ impl<K: OfTenant + Ord + Clone, V> Newest<K, V> {
         self.make_room(shares)
     }
 
-    /// Adds an entry, in place of the one of its key; returns whether another one had to be forgotten for it.
+    /// Adds an entry, or replaces the one with its key; returns whether another one was forgotten for it.
     pub(super) fn insert(&mut self, key: K, value: V, shares: &Shares) -> bool {
         self.remove(&key);
         self.by_age.insert((key.tenant(), self.next), key.clone());
@@ -92,7 +93,7 @@ impl<K: OfTenant + Ord + Clone, V> Newest<K, V> {
         self.entries.range(range).map(|(key, _)| key)
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub(super) fn remove(&mut self, key: &K) -> Option<V> {
         let (age, value) = self.entries.remove(key)?;
         self.by_age.remove(&(key.tenant(), age));

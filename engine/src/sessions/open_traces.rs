@@ -1,4 +1,4 @@
-//! The open traces of a session by when something of them came last: which are silent is asked with each update.
+//! The open traces of a session by their last arrival: each update asks which are silent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,14 +15,14 @@ pub(super) struct OpenTraces {
 }
 
 impl OpenTraces {
-    /// Adds a trace, or moves it to when its newest span came.
+    /// Adds a trace, or moves it to the arrival of its newest span.
     pub(super) fn insert(&mut self, trace: TraceId, arrived: Timestamp) {
         self.remove(trace);
         self.arrivals.insert(trace, arrived);
         self.by_arrival.insert((arrived, trace));
     }
 
-    /// Takes a trace out.
+    /// Removes a trace.
     pub(super) fn remove(&mut self, trace: TraceId) {
         if let Some(arrived) = self.arrivals.remove(&trace) {
             self.by_arrival.remove(&(arrived, trace));
@@ -34,7 +34,7 @@ impl OpenTraces {
         self.arrivals.is_empty()
     }
 
-    /// The traces, those first of which nothing has come for longest.
+    /// The traces, the quietest first.
     pub(super) fn quietest_first(&self) -> impl Iterator<Item = TraceId> {
         self.by_arrival.iter().map(|(_, trace)| *trace)
     }

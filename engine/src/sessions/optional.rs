@@ -1,8 +1,8 @@
-//! An optional number in the room of a number.
+//! An optional number in the size of a number.
 
 use serde::{Deserialize, Serialize};
 
-/// A number or none: the bits of `i64::MIN` stand for none, and that number itself is held as the next one.
+/// A number or none: the bits of `i64::MIN` stand for none, and that number itself is stored as the next greater one.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(from = "Option<u64>", into = "Option<u64>")]
 pub(super) struct OptionalNumber(u64);

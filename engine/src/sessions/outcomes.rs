@@ -1,4 +1,4 @@
-//! Scores reported of a session as a whole, and outcomes of the session and of the runs that its traces belong to.
+//! Scores reported for a session as a whole, and outcomes of the session and of the runs that its traces belong to.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::span::{Report, Timestamp, TraceId};
 /// The runs that the traces of a session belong to.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct SessionRuns {
-    // How many traces of each run are here.
+    // The number of traces of each run in this session.
     traces: BTreeMap<RunHash, usize>,
-    // The reported outcomes. Invariant: each run has a trace here, once `take_orphaned_outcomes` has been called.
+    // The reported outcomes. Invariant: after `take_orphaned_outcomes`, each of their runs has a trace here.
     outcomes: BTreeMap<RunName, RunOutcome>,
 }
 
@@ -33,7 +33,8 @@ impl SessionRuns {
 }
 
 impl Session {
-    /// Takes a reported score of the session as a whole; of each name the one with the most trusted source is kept, of equals the latest.
+    /// Accepts a reported score of the session as a whole; for each name the one from the most trusted source is kept, then the
+    /// latest.
     pub(super) fn report(&mut self, report: Report, shared: &mut ShardContext) {
         let rank = |report: &Report| {
             let Report { source, time, identifier, score, .. } = report;
@@ -60,7 +61,7 @@ impl Session {
         }
     }
 
-    /// Takes a reported score of a trace that is sealed; fails with the reason, as counters name it.
+    /// Accepts a reported score of a trace that is sealed; fails with the reason that counters use.
     pub(super) fn report_trace(
         &mut self,
         trace: TraceId,
@@ -78,7 +79,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes the outcome of a run, if any of its traces is here; of several the latest holds.
+    /// Accepts the outcome of a run, if any of its traces is here; the latest one applies.
     pub(super) fn report_run(
         &mut self,
         run: &RunName,
@@ -95,7 +96,7 @@ impl Session {
         }
     }
 
-    /// Takes out the outcomes of runs that have no trace here any more: another session may get one.
+    /// Removes the outcomes of runs that have no trace here any more: another session may get one.
     pub(super) fn take_orphaned_outcomes(&mut self) -> Vec<(RunName, RunOutcome)> {
         let Some(rare) = &mut self.rare else { return Vec::new() };
         let Some(runs) = &mut rare.runs else { return Vec::new() };
@@ -109,15 +110,15 @@ impl Session {
         orphaned.into_iter().collect()
     }
 
-    /// The outcome that a trace stands for: that of the session if it is its last trace, that of its run if it is the last one of the
-    /// run here; the worse of both.
+    /// The outcome that applies to a trace: the session's if it is the last trace of the session, the run's if it is the last of
+    /// the run in this session; the worse of both.
     pub(super) fn reported_outcome(&self, number: usize) -> Option<bool> {
         let is_last = number + 1 == self.traces.len();
         let of_session = if is_last { self.outcome() } else { None };
         of_session.into_iter().chain(self.outcome_of_run(number)).min()
     }
 
-    /// The traces whose outcome changes if the last trace of the session was `last`, and is another one now.
+    /// The traces whose outcome changes because the last trace of the session was `last`, and is another one now.
     pub(super) fn traces_with_changed_outcome(
         &self,
         last: Option<(Timestamp, TraceId)>,
@@ -129,7 +130,7 @@ impl Session {
         now.into_iter().chain(last).map(|(_, trace)| trace).collect()
     }
 
-    /// The traces whose outcome changes as the last traces of these runs have changed.
+    /// The traces whose outcome changes because the last traces of these runs have changed.
     pub(super) fn outlived_in_runs(&self, runs: Vec<LastOfRun>) -> Vec<TraceId> {
         let mut stale = Vec::new();
         for (run, last) in runs {
@@ -141,8 +142,8 @@ impl Session {
         stale
     }
 
-    /// Moves a trace to the run of its next record, or out of all runs. Returns the runs that it is and was in, if their outcomes are
-    /// known, with their last traces before that.
+    /// Moves a trace to the run of its next record, or out of all runs. Returns its old and new run, if their outcomes are known,
+    /// with their last traces before the move.
     pub(super) fn change_run(
         &mut self,
         trace: TraceId,
@@ -182,7 +183,7 @@ impl Session {
         self.outcome_report().map(Report::is_success)
     }
 
-    /// The report of the session's outcome, by anybody but our judge; of several the latest holds.
+    /// The latest report of the session's outcome, the judge's aside.
     fn outcome_report(&self) -> Option<&Report> {
         let told = self.rare().reports.values().filter(|report| tells_outcome(report));
         told.max_by_key(|report| {
@@ -190,7 +191,7 @@ impl Session {
         })
     }
 
-    /// The outcome of a trace's run, if the trace is the last one of the run here.
+    /// The outcome of a trace's run, if the trace is the last one of the run in this session.
     fn outcome_of_run(&self, number: usize) -> Option<bool> {
         let runs = self.rare().runs.as_ref().filter(|runs| !runs.outcomes.is_empty())?;
         let record = &self.traces[number];
@@ -199,15 +200,15 @@ impl Session {
         (self.last_of(&run) == Some(record.id)).then(|| outcome.is_success())
     }
 
-    /// The last trace of a run here.
+    /// The last trace of a run in this session.
     fn last_of(&self, run: &RunName) -> Option<TraceId> {
         let mut latest_first = self.traces.iter().rev();
         let last = latest_first.find(|record| record.is_of(run, &self.id.id));
         last.map(|record| record.id)
     }
 
-    /// Tells the agent of the session's first trace the session's outcome, once: when it is certain which agent that is, and what the
-    /// session took is known, as far as it can be.
+    /// Sends the session's outcome to the agent of its first trace, once: when it is certain which agent that is, and the session's
+    /// effort is as complete as it can be.
     pub(super) fn tell_outcome(&mut self, shared: &mut ShardContext) {
         let may_tell = !self.rare().has_reported_outcome && (self.done > 0 || self.closed);
         let Some(report) = self.outcome_report().filter(|_| may_tell) else { return };

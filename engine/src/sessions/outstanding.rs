@@ -1,4 +1,4 @@
-//! Outcomes that may still be told of sessions that have ended, and of their traces: evaluations often run hours later.
+//! Outcomes that may still be reported for ended sessions and their traces: evaluations often run hours later.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::runs::tells_outcome;
 use crate::span::{Report, Timestamp, TraceId};
 use crate::tenants::{TenantHash, TraceKey, tenant_hash};
 
-/// What an outcome may be told of.
+/// What an outcome may be reported for.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) enum Ended {
     /// A session as a whole.
@@ -22,13 +22,13 @@ pub(super) enum Ended {
     Trace(TraceKey),
 }
 
-/// What an outcome counts for, once it is told.
+/// What is needed to count an outcome once it is reported.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Outstanding {
     agent: AgentKey,
     trace: Option<TraceId>,
     start: Timestamp,
-    // Of a session, that of its last done trace, unless that had an outcome of its own.
+    // For a session, that of its last done trace, unless that trace had an outcome of its own.
     effort: Option<Effort>,
     session: Arc<SessionId>,
 }
@@ -46,11 +46,12 @@ impl OfTenant for Ended {
 }
 
 impl Outstanding {
-    /// What an outcome of the session counts for: the agent of its first trace. `None` while it is uncertain which agent that is.
+    /// What is needed to count an outcome of the session: the agent of its first trace. `None` while it is uncertain which agent
+    /// that is.
     pub(super) fn of_session(session: &Session) -> Option<Self> {
         let first = session.first().filter(|first| !first.course.uncertain)?;
         let mut done = session.traces.iter().filter(|record| !record.panes.is_empty());
-        // What an outcome teaches of the trace, and the chance that it replaces, follow from the trace's own.
+        // The trace's own outcome decides what is learned from it, and which prediction it replaces.
         let last = done.next_back().filter(|last| !last.has_reported_outcome());
         Some(Self {
             agent: first.agent().clone(),
@@ -71,7 +72,7 @@ impl Outstanding {
         }
     }
 
-    /// Tells the agent this outcome.
+    /// Sends this outcome to the agent.
     pub(super) fn report(self, outcome: &Report, shared: &mut ShardContext) {
         let done = DoneTrace {
             trace_id: self.trace,
@@ -88,7 +89,8 @@ impl Outstanding {
 }
 
 impl Session {
-    /// What an outcome may still be told of once it has ended: itself, and its traces that have counted, as far as nobody told one.
+    /// What an outcome may still be reported for after the session has ended: itself, and its counted traces, if they have no
+    /// reported outcome yet.
     pub(super) fn outstanding_outcomes(&self) -> impl Iterator<Item = (Ended, Outstanding)> {
         let is_told = self.rare().has_reported_outcome;
         let session = if is_told { None } else { Outstanding::of_session(self) };
@@ -103,8 +105,8 @@ impl Session {
 }
 
 impl Sessions {
-    /// Tells the outcome of a session that has ended. Returns whether it was outstanding, of exactly one session of this
-    /// id and, if one is given, this scope.
+    /// Applies the outcome of a session that has ended. Returns whether it was outstanding, for exactly one session with this id
+    /// and, if given, this scope.
     pub(super) fn tell_of_ended_session(
         &mut self,
         (tenant, id, scope): (&str, &str, Option<&str>),
@@ -123,8 +125,8 @@ impl Sessions {
         self.tell_only(&ended.take(2).cloned().collect::<Vec<_>>(), report)
     }
 
-    /// Tells the outcome of a trace whose session has ended. Returns whether it was outstanding, of exactly one trace of this id and, if
-    /// one is given, this tenant.
+    /// Applies the outcome of a trace whose session has ended. Returns whether it was outstanding, for exactly one trace with this
+    /// id and, if given, this tenant.
     pub(super) fn tell_of_ended_trace(
         &mut self,
         tenant: Option<&str>,
@@ -142,7 +144,7 @@ impl Sessions {
         self.tell_outstanding(only, report)
     }
 
-    /// Tells the outcome of what has ended; returns whether it was outstanding, of an agent that is known still.
+    /// Applies the outcome of what has ended; returns whether it was outstanding, for an agent that is still known.
     fn tell_outstanding(&mut self, subject: &Ended, report: &Report) -> bool {
         let ended = self.outstanding.get(subject).filter(|_| tells_outcome(report));
         if !ended.is_some_and(|ended| self.shared.shard_agents.has(&ended.agent)) {
@@ -154,7 +156,7 @@ impl Sessions {
         true
     }
 
-    /// Shares the agents of what has ended with the rest of the shard, after a restart.
+    /// Shares the agents in outstanding outcomes with the rest of the shard, after a restart.
     pub(super) fn share_outstanding(&mut self) {
         for ended in self.outstanding.values_mut() {
             ended.agent = self.shared.shard_agents.known(&ended.agent);

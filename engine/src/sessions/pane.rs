@@ -1,7 +1,7 @@
-//! The panes of rolling windows: exact sums that can be taken back.
+//! The panes of rolling windows: exact sums from which traces can be subtracted.
 //!
-//! A trace is in the pane of its end. Of every window the current pane, the 60 before it and a few more for late traces are kept; a
-//! trace that ended before them is in no pane of that window. Beside the windows there is one pane for everything, of width 0.
+//! A trace is in the pane of its end. For every window the current pane, the 60 before it and a few more for late traces are kept;
+//! a trace that ended earlier is in no pane of that window. Beside the windows there is one pane for everything, of width 0.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -27,12 +27,12 @@ use crate::window::PANES;
 pub(super) struct PaneKey {
     /// `floor(end / width)`; 0 for the pane of everything.
     pub(super) index: u64,
-    /// How often the wall clock had been set when the pane was made. After it is set back a pane may have the index of one that was
-    /// removed: traces of the old pane must not be taken back from the new one.
+    /// How often the wall clock had been set when the pane was made. After it is set back a pane may have the index of a removed
+    /// one: traces of the old pane must not be subtracted from the new one.
     pub(super) era: u32,
 }
 
-/// The panes that a trace, or a session, counts in.
+/// The panes in which a trace, or a session, counts.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct PaneSet {
     // The first bit is for the pane of everything, then one for each width in their order.
@@ -52,7 +52,7 @@ impl PaneSet {
         usize::try_from(self.bits.count_ones()).unwrap_or(usize::MAX)
     }
 
-    /// The same panes by another list of widths; panes of widths that are not in it are left out.
+    /// The same panes for another list of widths; panes of widths that are not in it are left out.
     #[must_use]
     pub(super) fn translated(self, from: &[u64], to: &[u64]) -> Self {
         let kept =
@@ -62,7 +62,7 @@ impl PaneSet {
         Self { bits: kept.fold(self.bits & 1, |bits, bit| bits | bit), ..self }
     }
 
-    /// Each column that it has a pane in, and the key of that pane, given the end.
+    /// Each column in which it has a pane, and the key of that pane, given the end.
     fn keys(self, widths: &[u64], end: Timestamp) -> impl Iterator<Item = (usize, PaneKey)> {
         let columns = [0].into_iter().chain(widths.iter().copied()).enumerate();
         columns.filter_map(move |(column, width)| Some((column, self.key(column, width, end)?)))
@@ -107,7 +107,7 @@ struct Column {
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Pane {
-    // Since the pane was last told.
+    // Since the pane was last sent.
     #[serde(skip)]
     changed: bool,
     traces: u64,
@@ -121,7 +121,7 @@ struct Pane {
 }
 
 impl Column {
-    /// The place of a pane, or where to insert it; nearly always among the newest.
+    /// The index of a pane, or where to insert it; nearly always among the newest.
     fn place(&self, key: PaneKey) -> Result<usize, usize> {
         let newest = self.panes.len().saturating_sub(NEWEST);
         for (at, (held, _)) in self.panes.iter().enumerate().skip(newest).rev() {
@@ -134,7 +134,7 @@ impl Column {
         self.panes[..newest].binary_search_by_key(&key, |(held, _)| *held)
     }
 
-    /// A pane to be changed, if it is kept.
+    /// A mutable pane, if it is kept.
     fn pane(&mut self, key: PaneKey) -> Option<&mut Pane> {
         let at = self.place(key).ok()?;
         let (_, pane) = self.panes.get_mut(at)?;
@@ -151,7 +151,7 @@ impl Panes {
         Self { widths, columns, era: 0 }
     }
 
-    /// Takes over the panes of a snapshot whose widths are still configured; all count as changed.
+    /// Takes over the panes from a snapshot whose widths are still configured; all count as changed.
     pub(super) fn restore(&mut self, saved: Self) {
         self.era = saved.era;
         for Column { width, panes } in saved.columns {
@@ -161,7 +161,7 @@ impl Panes {
         self.tell_all();
     }
 
-    /// Lets every pane count as changed, so that it is told anew.
+    /// Marks every pane as changed, so that it is sent again.
     pub(super) fn tell_all(&mut self) {
         self.each_mut().for_each(|pane| pane.changed = true);
     }
@@ -199,13 +199,12 @@ impl Panes {
         }
     }
 
-    /// Takes a trace back from the panes that it was added to and that are still kept.
+    /// Subtracts a trace from the panes that it was added to and that are still kept.
     pub(super) fn forget(&mut self, panes: PaneSet, end: Timestamp, trace: &TraceScores) {
         self.change(panes, end, |pane| pane.forget(trace));
     }
 
-    /// Moves a session, with what it took, from the panes of its mark before to those of its mark now; panes that are in both are left
-    /// alone.
+    /// Moves a session, with its effort, from the panes of its former mark to those of its new one; panes in both are left alone.
     pub(super) fn mark(
         &mut self,
         before: Option<Mark>,
@@ -229,7 +228,7 @@ impl Panes {
         }
     }
 
-    /// Replaces what a session took in the panes of this mark.
+    /// Replaces the effort of a session in the panes of this mark.
     pub(super) fn spend(
         &mut self,
         mark: Option<Mark>,
@@ -241,8 +240,8 @@ impl Panes {
         }
     }
 
-    /// Removes panes that are in no window any more or, after the wall clock was set back, in none yet. Receivers of updates do the
-    /// same by themselves.
+    /// Removes panes that are no longer in any window or, after the wall clock was set back, not yet in one. Receivers of updates
+    /// do the same by themselves.
     pub(super) fn expire(&mut self, wall: Timestamp) {
         for Column { width, panes } in self.columns.iter_mut().filter(|column| column.width > 0) {
             let kept = kept(*width, wall);
@@ -257,7 +256,7 @@ impl Panes {
 
     /// The panes that changed since the last call, summed over eras; empty panes are removed.
     pub(super) fn drain(&mut self) -> Vec<PaneSum> {
-        // Mostly one of each width changed.
+        // Usually one of each width has changed.
         let mut sums = Vec::with_capacity(self.columns.len());
         for Column { width, panes } in &mut self.columns {
             let mut emptied = false;
@@ -340,7 +339,7 @@ impl Pane {
         self.traces == 0 && self.sessions == 0
     }
 
-    /// With these, mostly none.
+    /// The sum with these others; usually there are none.
     fn sum(&self, others: &[&Self]) -> Cow<'_, Self> {
         let mut sum = Cow::Borrowed(self);
         others.iter().for_each(|other| sum.to_mut().merge(other));
@@ -427,10 +426,10 @@ fn kept(width: u64, wall: Timestamp) -> std::ops::RangeInclusive<u64> {
 /// The pane that every done trace is in.
 const EVERYTHING: PaneKey = PaneKey { index: 0, era: 0 };
 
-/// How many of the newest panes are compared one by one before the search by halves.
+/// How many of the newest panes are searched linearly before the binary search.
 const NEWEST: usize = 4;
 
-/// Panes kept beyond a window, for a receiver whose time is a little behind.
+/// Panes kept beyond a window, for a receiver whose clock is a little behind.
 const STRAGGLERS: u64 = 2;
 
 /// Quanta in a level.
@@ -467,7 +466,7 @@ mod tests {
         let (from, to) = ([10, 20, 30], [5, 10, 30, 60]);
         let set = PaneSet { bits: 0b1011, era: 7 };
         let end = Timestamp(300);
-        // By column, of which the first is everything.
+        // By column; the first is everything.
         let widths = |keys: &mut dyn Iterator<Item = (usize, PaneKey)>, widths: &[u64]| {
             keys.map(|(at, key)| (at.checked_sub(1).map(|at| widths[at]), key)).collect::<Vec<_>>()
         };

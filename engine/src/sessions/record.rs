@@ -1,4 +1,4 @@
-//! A trace as its session keeps it: its facts, its scores, and what it has given to its agent.
+//! A trace as its session keeps it: its facts, its scores, and its contribution to its agent.
 //!
 //! Parts that many traces have in common are shared ([`Course`], [`TraceScores`]); parts that few have are behind a pointer ([`Rare`]).
 
@@ -41,36 +41,36 @@ use crate::trace::attempt_bytes;
 pub(super) struct TraceRecord {
     pub(super) id: TraceId,
     pub(super) start: Timestamp,
-    /// The end as it was sent, which may be before the start.
+    /// The end as sent, which may be before the start.
     pub(super) sent_end: Timestamp,
     /// Arrival of its newest span or record; zero: unknown.
     pub(super) arrived: Timestamp,
     pub(super) revision: u64,
-    // Read and written; `UNKNOWN`: not sent, or in `rare` as they are too many for here.
+    // Read and written; `UNKNOWN`: not sent, or in `rare` because they are too many for here.
     tokens: [u32; 2],
     cost_quanta: OptionalNumber,
     pub(super) course: Arc<Course>,
     pub(super) scored: Arc<TraceScores>,
-    /// The panes that it counts in; empty exactly while it is not done.
+    /// The panes in which it counts; empty exactly while it is not done.
     pub(super) panes: PaneSet,
-    /// Of its calls.
+    /// Times of its calls.
     pub(super) times: Times,
     said: Option<Box<TextFacts>>,
     rare: Option<Box<Rare>>,
     pub(super) state: TraceState,
     counted: Counted,
-    /// Whether its session's card counts it as one that fails.
+    /// Whether its session's card counts it as failing.
     #[serde(skip)]
     on_card_as_flagged: bool,
 }
 
-/// What a trace did, as far as other traces do exactly the same.
+/// What a trace did, as far as it is equal in other traces.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub(super) struct Course {
-    /// The agent it counts towards, which may be `__overflow__`.
+    /// The agent under which it counts, which may be `__overflow__`.
     pub(super) agent: AgentKey,
-    /// The agent's own key where it counts towards `__overflow__`.
+    /// The agent's own key, if it counts under `__overflow__`.
     named: Option<AgentKey>,
     /// The attribute that named the session.
     pub(super) session_source: Arc<str>,
@@ -100,14 +100,14 @@ pub(super) struct Course {
 }
 
 impl Course {
-    /// How many tool calls say whether they failed, and how many of these failed.
+    /// How many tool calls have a known outcome, and how many of these failed.
     pub(super) fn told_calls(&self) -> (u64, u64) {
         let told = self.calls.iter().filter_map(|call| call.error);
         told.fold((0, 0), |(told, failed), error| (told + 1, failed + u64::from(error)))
     }
 }
 
-/// A tool call, as far as other calls are exactly the same.
+/// A tool call, as far as it is equal to other calls.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub(super) struct Call {
     /// The tool's name; empty: unknown.
@@ -115,11 +115,11 @@ pub(super) struct Call {
     pub(super) error: Option<bool>,
     pub(super) error_type: Option<Arc<str>>,
     timed: bool,
-    /// The call that it was made within; calls within the same one share it.
+    /// The series that it belongs to; calls made within the same span share it.
     within: Option<u32>,
 }
 
-/// Parts that traces have whose spans tell texts or users.
+/// Parts of traces whose spans have texts or users.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct TextFacts {
     output: Option<OutputDigest>,
@@ -140,21 +140,21 @@ pub(super) struct Rare {
     pub(super) expectations: Vec<Expectation>,
     pub(super) sub_agents: Vec<SubAgent>,
     pub(super) coherence: Option<Quanta>,
-    // Present where either number has no room in the record.
+    // Present if one of the numbers does not fit into the record.
     tokens: Option<Box<Tokens>>,
     loops: Vec<Loop>,
-    // Absent where all it has counted is in `Counted`.
+    // Absent if everything it has counted is in `Counted`.
     tally: Option<Box<Tally>>,
     /// How far its loops have grown, by kind and evidence.
     pub(super) growth: Growths,
     /// Present exactly while it is part of a chain of traces.
     pub(super) link: Option<Box<Link>>,
-    /// What it adds to a run, as that run's agent was last told.
+    /// Its contribution to a run, as last sent to that run's agent.
     run: Option<Box<(AgentKey, RunTrace)>>,
-    // How many of its loops its session's card counts.
+    // How many of its loops are counted on its session's card.
     #[serde(skip)]
     listed_loops: u32,
-    /// Its output repeats that of an earlier trace; known of done traces only.
+    /// The loop in which its output repeats that of an earlier trace; known of done traces only.
     pub(super) output_repeat: Option<Box<Loop>>,
 }
 
@@ -165,7 +165,7 @@ struct Hashes {
     result: OptionalNumber,
 }
 
-/// Further parts of a call, kept where content is kept or where the next trace may go on with the call.
+/// Further parts of a call, kept if content is kept or if the next trace may continue with the call.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct CallTexts {
     arguments: Option<Arc<str>>,
@@ -178,17 +178,18 @@ struct CallTexts {
 struct Counted {
     /// Whether its verdicts are counted.
     done: bool,
-    /// Whether its agent was told an outcome of it.
+    /// Whether an outcome of it was sent to its agent.
     outcome: bool,
-    /// Whether all that it spent is counted.
+    /// Whether all of its usage is counted.
     spend: bool,
     /// Limits whose excess is counted.
     limits: LimitSet,
-    /// The level of the longest silence of the open trace that something ended, and one: so it takes a byte.
+    /// One more than the level of the longest silence after which the open trace continued; `NonZeroU8`, so that the option takes
+    /// one byte.
     silence: Option<NonZeroU8>,
 }
 
-/// What a new record of a trace takes over from the one that it replaces.
+/// What a new record of a trace takes over from the one before.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CarriedOver {
     tally: Tally,
@@ -196,7 +197,7 @@ pub(super) struct CarriedOver {
     run: Option<Box<(AgentKey, RunTrace)>>,
 }
 
-/// What a trace has added to sums, so that exactly this can be taken back.
+/// What a trace has added to sums, so that exactly this can be subtracted.
 #[derive(Clone, Debug)]
 pub(super) struct Contribution {
     pub(super) took: TraceEffort,
@@ -205,7 +206,7 @@ pub(super) struct Contribution {
     pub(super) panes: PaneSet,
 }
 
-/// What a trace took, and the agent among whose traces it counts.
+/// The effort of a trace, and the agent under which it counts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TraceEffort {
     pub(super) agent: AgentKey,
@@ -296,7 +297,7 @@ impl TraceRecord {
         }
     }
 
-    /// The bytes of memory that it takes, estimated; they do not change as it is scored and told.
+    /// Estimated bytes of memory that it takes; they do not change when it is scored or sent.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>()
             + self.times.bytes()
@@ -305,7 +306,7 @@ impl TraceRecord {
             + self.rare().bytes()
     }
 
-    /// The agent it counts towards, which may be `__overflow__`.
+    /// The agent under which it counts, which may be `__overflow__`.
     pub(super) fn agent(&self) -> &AgentKey {
         &self.course.agent
     }
@@ -331,7 +332,7 @@ impl TraceRecord {
         self.rare.as_deref().unwrap_or(&NOTHING)
     }
 
-    /// The parts that traces have whose spans tell texts or users; empty where this one has none.
+    /// The parts of traces whose spans have texts or users; empty if this one has none.
     pub(super) fn said(&self) -> &TextFacts {
         self.said.as_deref().unwrap_or(&SILENT)
     }
@@ -361,7 +362,7 @@ impl TraceRecord {
         Option::<u64>::from(self.cost_quanta).map(u64::cast_signed)
     }
 
-    /// Sets a rare part, unless it is empty and the trace has no rare parts.
+    /// Sets a rare part, unless the part is empty and the trace has no rare parts.
     fn keep<T>(&mut self, is_some: bool, of: fn(&mut Rare) -> &mut T, value: T) {
         if is_some || self.rare.is_some() {
             *of(self.rare.get_or_insert_default()) = value;
@@ -373,7 +374,7 @@ impl TraceRecord {
         matches!(self.state, TraceState::Done | TraceState::Sealed)
     }
 
-    /// Seals the trace at this revision, and counts what waited for that. Returns its agent, or `None` if it is not done.
+    /// Seals the trace at this revision, and counts what is only counted then. Returns its agent, or `None` if it is not done.
     pub(super) fn seal(
         &mut self,
         revision: u64,
@@ -387,7 +388,7 @@ impl TraceRecord {
         Some(self.agent().clone())
     }
 
-    /// Adds a score that somebody reported of it after it was sealed; fails as [`ReportedScore::join`] does.
+    /// Adds a score that was reported after it was sealed; fails as [`ReportedScore::join`] does.
     pub(super) fn report(
         &mut self,
         score: ReportedScore,
@@ -406,7 +407,7 @@ impl TraceRecord {
         CarriedOver { tally, growth, run }
     }
 
-    /// Takes over what the record before has counted and told.
+    /// Takes over what the previous record has counted and sent.
     pub(super) fn go_on_from(&mut self, CarriedOver { tally, growth, run }: CarriedOver) {
         self.keep_tally(tally);
         self.keep(!growth.is_empty(), |rare| &mut rare.growth, growth);
@@ -442,7 +443,7 @@ impl TraceRecord {
                 call_id: texts.and_then(|texts| texts.call_id),
                 timed: *timed,
                 within: *within,
-                // Not kept: a loop over traces names traces, not spans.
+                // Not kept: a loop over several traces names traces, not spans.
                 span_id: SpanId::default(),
             }
         })
@@ -453,7 +454,7 @@ impl TraceRecord {
         self.said().hashes.iter().filter_map(|hashes| hashes.result.into())
     }
 
-    /// The failed call that ended last; of equals the last by name.
+    /// The failed call that ended last; of several that ended at the same time, the last by name.
     pub(super) fn last_failed(&self) -> Option<&Call> {
         let failed = self.timed_calls().filter(|(call, _)| call.error == Some(true));
         failed
@@ -472,12 +473,12 @@ impl TraceRecord {
         self.loops().iter().chain(self.rare().output_repeat.as_deref())
     }
 
-    /// Its loops that weigh.
+    /// Its loops with more evidence than names.
     pub(super) fn weighing_loops(&self) -> impl Iterator<Item = &Loop> {
         self.all_loops().filter(|found| found.evidence.weighs())
     }
 
-    /// The worst severity of a loop that weighs and has a call in it.
+    /// The worst severity of a loop with more evidence than names that has a call in it.
     pub(super) fn loop_severity(&self) -> Option<Severity> {
         let rare = self.rare();
         match &rare.link {
@@ -486,7 +487,8 @@ impl TraceRecord {
         }
     }
 
-    /// Whether it is in no chain of traces, and its loops that weigh are warnings of a tool that failed and then succeeded.
+    /// Whether it is in no chain of traces, and its loops with more evidence than names are warnings of a tool that failed and then
+    /// succeeded.
     pub(super) fn made_good(&self) -> bool {
         let Rare { link, loops, .. } = self.rare();
         let calls = &self.course.calls;
@@ -506,7 +508,7 @@ impl TraceRecord {
         link.is_none() && weighing().all(|found| is_retry(found) && made_good(found))
     }
 
-    /// Sets its part in a chain of traces; returns whether that changed.
+    /// Sets its link in a chain of traces; returns whether that changed.
     pub(super) fn link(&mut self, link: Option<Link>) -> bool {
         let is_new = self.rare().link.as_deref() != link.as_ref();
         if is_new {
@@ -515,23 +517,23 @@ impl TraceRecord {
         is_new
     }
 
-    /// Notes which earlier output it repeats.
+    /// Sets the loop in which its output repeats an earlier one.
     pub(super) fn repeat(&mut self, repeat: Option<Loop>) {
         self.keep(repeat.is_some(), |rare| &mut rare.output_repeat, repeat.map(Box::new));
     }
 
-    /// What its session's card counts of it.
+    /// What its session's card counts for it.
     pub(super) fn marks(&self) -> Marks {
         Marks { loops: self.rare().listed_loops, flagged: self.on_card_as_flagged }
     }
 
-    /// Notes what its session's card counts of it.
+    /// Notes what its session's card counts for it.
     pub(super) fn set_marks(&mut self, Marks { loops, flagged }: Marks) {
         self.keep(loops > 0, |rare| &mut rare.listed_loops, loops);
         self.on_card_as_flagged = flagged;
     }
 
-    /// Its place in the order of the session.
+    /// Its position in the order of the session.
     pub(super) fn position(&self) -> (Timestamp, TraceId) {
         (self.start, self.id)
     }
@@ -546,7 +548,7 @@ impl TraceRecord {
         if self.arrived.0 == 0 { now } else { self.arrived.min(now) }
     }
 
-    /// Whether it is open, it is known when its newest span came, and it does not wait for a person.
+    /// Whether it is open, the arrival of its newest span is known, and it does not wait for a person.
     pub(super) fn may_be_silent(&self) -> bool {
         self.state == TraceState::Open && self.arrived.0 > 0 && self.waits_since().is_none()
     }
@@ -561,12 +563,12 @@ impl TraceRecord {
         self.rare().remarks.as_ref().map_or(&[], |remarks| &remarks.compacted_unix_nano)
     }
 
-    /// For how many nanoseconds nothing has come up to `end`, as far as a process knows that has listened since then.
+    /// For how many nanoseconds up to `end` nothing has arrived, as far as a process knows that has been listening since `since`.
     pub(super) fn silent_for(&self, end: Timestamp, since: Timestamp) -> u64 {
         end.0.saturating_sub(self.touched(end).max(since).0)
     }
 
-    /// Notes the silence that the next record of the trace ends, if it was a long one and the trace is open.
+    /// Notes the silence that the next record of the trace ends, if it was long and the trace is open.
     pub(super) fn end_silence(&mut self, next: &Self, since: Timestamp, stall_after: Duration) {
         if self.may_be_silent() {
             let ended = level(self.silent_for(next.arrived, since), stall_after);
@@ -575,18 +577,18 @@ impl TraceRecord {
         }
     }
 
-    /// The longest silence that something ended while it was open; `None`: it had no long one.
+    /// The longest silence after which it continued while it was open; `None`: it had no long one.
     pub(super) fn silence(&self) -> Option<Level> {
         self.counted.silence.map(|level| level.get() - 1)
     }
 
-    /// The nanoseconds of `silence` at its end, if its root was waited for in vain and they are many.
+    /// The nanoseconds of `silence` at its end, if it is long and its root was awaited in vain.
     pub(super) fn lost(&self, silence: u64, stall_after: Duration) -> Option<u64> {
         let is_lost = self.course.evidence == OverBy::Age && level(silence, stall_after).is_some();
         is_lost.then_some(silence)
     }
 
-    /// What it took.
+    /// Its effort.
     pub(super) fn effort(&self) -> Effort {
         let told = |number: Option<u64>| PartialSum {
             traces: u64::from(number.is_some()),
@@ -637,7 +639,7 @@ impl TraceRecord {
         self.course.error || !rare.loops.is_empty() || failed_hard
     }
 
-    /// What it has used of what limits are set on.
+    /// Its usage, for its limits.
     pub(super) fn usage(&self) -> Usage {
         let Tokens { input, output } = self.tokens();
         let cost_quanta = self.cost().and_then(|cost| u64::try_from(cost).ok()).unwrap_or(0);
@@ -653,7 +655,7 @@ impl TraceRecord {
         }
     }
 
-    /// What it took, for the distributions of its agent.
+    /// Its usage, for the distributions of its agent.
     pub(super) fn taken(&self) -> TraceUsage {
         let Tokens { input, output } = self.tokens();
         TraceUsage {
@@ -663,14 +665,14 @@ impl TraceRecord {
         }
     }
 
-    /// What it has spent.
+    /// Its usage, as counters count it.
     fn spent(&self) -> CountedUsage {
         let Course { calls, llm_calls, adjacent_tool_repeats, .. } = &*self.course;
         let tools = calls.iter().map(|call| call.error);
         CountedUsage::new(self.tokens(), self.cost(), tools, *llm_calls, *adjacent_tool_repeats)
     }
 
-    /// What it has given; `None` while it is not done.
+    /// Its contribution; `None` while it is not done.
     pub(super) fn contribution(&self) -> Option<Contribution> {
         (!self.panes.is_empty()).then(|| Contribution {
             took: self.took(),
@@ -680,12 +682,12 @@ impl TraceRecord {
         })
     }
 
-    /// What it took, as it counts among the traces of its agent.
+    /// Its effort, as it counts among the traces of its agent.
     pub(super) fn took(&self) -> TraceEffort {
         TraceEffort { agent: self.agent().clone(), start: self.start, effort: self.effort() }
     }
 
-    /// Whether it would give exactly `given` with these scores.
+    /// Whether its contribution with these scores would be exactly `given`.
     pub(super) fn contributes(&self, given: &Contribution, scored: &TraceScores) -> bool {
         self.is_done()
             && given.end == self.end()
@@ -698,18 +700,18 @@ impl TraceRecord {
         self.counted.done
     }
 
-    /// Whether its agent was told an outcome of it.
+    /// Whether an outcome of it was sent to its agent.
     pub(super) fn has_reported_outcome(&self) -> bool {
         self.counted.outcome
     }
 
-    /// Notes that its verdicts are counted and, if it has an outcome, that its agent was told.
+    /// Notes that its verdicts are counted and that its outcome, if it has one, was sent to its agent.
     pub(super) fn settle(&mut self, has_outcome: bool) {
         self.counted.done = true;
         self.counted.outcome |= has_outcome;
     }
 
-    /// Notes that its agent was told its outcome.
+    /// Notes that its outcome was sent to its agent.
     pub(super) fn tell_outcome(&mut self) {
         self.counted.outcome = true;
     }
@@ -740,13 +742,13 @@ impl TraceRecord {
         begun.iter().chain(self.sealed_repeat())
     }
 
-    /// Its repeated output, once that is certain: which output it repeats depends on earlier traces, which may arrive later.
+    /// Its repeated output, once it is certain: which output it repeats depends on earlier traces, which may arrive later.
     fn sealed_repeat(&self) -> Option<&Loop> {
         let is_sealed = self.state == TraceState::Sealed;
         self.rare().output_repeat.as_deref().filter(|_| is_sealed)
     }
 
-    /// Gives up what its loops have counted.
+    /// Moves what its loops have counted to `counted`.
     pub(super) fn release_loop_counts(&mut self, counted: &mut CountedLoops) {
         if self.rare().tally.as_ref().is_some_and(|tally| !tally.loops.is_empty()) {
             let mut tally = self.tally();
@@ -755,7 +757,7 @@ impl TraceRecord {
         }
     }
 
-    /// Takes of what is counted what its loops count.
+    /// Takes from `counted` what its loops count.
     pub(super) fn assign_loop_counts(&mut self, counted: &mut CountedLoops) {
         if !counted.is_empty() && self.counting_loops().next().is_some() {
             let mut tally = self.tally();
@@ -764,7 +766,7 @@ impl TraceRecord {
         }
     }
 
-    /// Takes all the rest of what is counted.
+    /// Takes the rest of `counted`.
     pub(super) fn assign_remaining_counts(&mut self, counted: CountedLoops) {
         if !counted.is_empty() {
             let mut tally = self.tally();
@@ -773,7 +775,7 @@ impl TraceRecord {
         }
     }
 
-    /// Leaves its chain, and keeps of what its loops have counted what those within it count; returns the rest.
+    /// Leaves its chain, and keeps of what its loops have counted what the loops within it count; returns the rest.
     pub(super) fn leave_chain(&mut self) -> CountedLoops {
         let mut counted = CountedLoops::default();
         if self.rare().link.is_some() {
@@ -784,7 +786,7 @@ impl TraceRecord {
         counted
     }
 
-    /// Raises its agent's counters by what it has not counted yet, once it is certain whose it is.
+    /// Raises its agent's counters by what it has not counted yet, once its agent is certain.
     pub(super) fn count(&mut self, shard_agents: &mut ShardAgents) {
         if self.course.uncertain {
             return;
@@ -825,7 +827,7 @@ impl TraceRecord {
         over
     }
 
-    /// Counts the limits that it exceeds, each once, when it is certain whose it is.
+    /// Counts the limits that it exceeds, each once, once its agent is certain.
     pub(super) fn count_limits(
         &mut self,
         exceeded: impl Iterator<Item = RunLimit>,
@@ -853,7 +855,7 @@ impl TraceRecord {
         has_any
     }
 
-    /// Tells its agent what it adds to a run, if that has changed, and its former agent that it adds nothing any more.
+    /// Sends its contribution to a run to its agent, if that has changed, and its removal to its former agent.
     pub(super) fn tell_run(&mut self, run: Option<RunTrace>, shard_agents: &mut ShardAgents) {
         let told = self.rare().run.as_deref();
         let same = match (told, &run) {
@@ -898,7 +900,7 @@ impl Rare {
         }
     }
 
-    /// Whether all parts that come with an update are empty.
+    /// Whether all parts that an update brings are empty.
     fn is_empty(&self) -> bool {
         self.attempt.is_none()
             && self.remarks.is_none()
@@ -911,12 +913,12 @@ impl Rare {
             && self.loops.is_empty()
     }
 
-    /// The bytes of memory that the parts that came with an update take.
+    /// The bytes of memory of the parts that an update brings.
     fn bytes(&self) -> usize {
         if self.is_empty() {
             return 0;
         }
-        // What its agent was told of a run has the attempt once more.
+        // The message about a run has the attempt once more.
         let of_run = |attempt: &Attempt| size_of::<RunTrace>() + 2 * attempt_bytes(attempt);
         let lists = [
             self.reported.iter().map(bytes::of_reported).sum::<usize>(),
@@ -933,7 +935,7 @@ impl Rare {
 }
 
 impl TextFacts {
-    /// What a trace says beside its calls.
+    /// What a trace has beside its calls.
     fn of(output: Option<OutputDigest>, user: Option<String>, results: Vec<ToolResult>) -> Self {
         let (user, results) = (user.map(String::into_boxed_str), results.into_boxed_slice());
         Self { output, user, results, ..Self::default() }
@@ -965,7 +967,7 @@ impl TextFacts {
             + size_of_val(&**hashes)
     }
 
-    /// Takes out of calls what other calls have in common with them, but for their times; keeps the rest here.
+    /// Moves the parts of calls that are shared with other calls, except times, to `shared`, and keeps the rest here.
     fn take_calls(&mut self, calls: Vec<ToolCall>, shared: &mut Vec<Call>) {
         if calls.iter().any(|call| call.arguments_hash.or(call.result_hash).is_some()) {
             let hashes = calls.iter().map(|call| Hashes {
@@ -996,17 +998,17 @@ fn times_of(call: &ToolCall) -> ToolTimes {
     ToolTimes { start: Timestamp(start_unix_nano), end: Timestamp(end_unix_nano), timed }
 }
 
-/// A number of tokens as a record has it; `None`: there is no room for it there.
+/// A number of tokens as a record stores it; `None`: it does not fit.
 fn few(tokens: Option<u64>) -> Option<u32> {
     let Some(tokens) = tokens else { return Some(UNKNOWN) };
     u32::try_from(tokens).ok().filter(|tokens| *tokens != UNKNOWN)
 }
 
-/// A number of tokens that is not told.
+/// A number of tokens that is not known.
 const UNKNOWN: u32 = u32::MAX;
 
-/// These parts of a trace that has none.
+/// These parts, for a trace that has none.
 static SILENT: LazyLock<TextFacts> = LazyLock::new(TextFacts::default);
 
-/// The rare parts of a trace that has none.
+/// The rare parts, for a trace that has none.
 static NOTHING: Rare = Rare::none();

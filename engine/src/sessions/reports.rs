@@ -1,7 +1,7 @@
-//! Delivers reported scores to the sessions that they are about, and outcomes of runs to the sessions that have traces of the run.
+//! Delivers reported scores to their sessions, and outcomes of runs to the sessions that have traces of the run.
 //!
-//! A report that names a scope goes to that session. One that names an id alone goes to the session of that id if there is exactly one;
-//! otherwise it waits, as a trace whose root has not arrived may still move to another session.
+//! A report that names a scope goes to that session. A report that names an id alone goes to the session with that id if there is
+//! exactly one; otherwise it waits, as a trace whose root has not arrived may still move to another session.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::span::{Report, Target, Timestamp, TraceId};
 use crate::tenants::{TenantHash, tenant_hash};
 use crate::waiting::Subject;
 
-/// The tenant and the id of sessions, whatever their scope.
+/// The tenant and the id of sessions with any scope.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct AnyScope {
     tenant: Arc<str>,
@@ -26,7 +26,7 @@ impl From<&SessionId> for AnyScope {
     }
 }
 
-/// The sessions of a report about one.
+/// The sessions that a report is about.
 impl Subject for AnyScope {
     fn of(report: &Report) -> Option<Self> {
         let Target::Session { tenant, id, .. } = &report.target else { return None };
@@ -39,7 +39,7 @@ impl Subject for AnyScope {
 }
 
 impl Sessions {
-    /// Takes a reported score of a session as a whole; it waits while it is not known which session that is.
+    /// Accepts a reported score of a session as a whole; it waits until its session is known.
     pub fn report(&mut self, report: Report, now: Timestamp) {
         self.advance(now);
         if let Target::Run(run) = &report.target {
@@ -61,7 +61,7 @@ impl Sessions {
         }
     }
 
-    /// Takes a reported score of a trace that is sealed, if the trace is in this shard, or if its outcome is still outstanding.
+    /// Accepts a reported score of a sealed trace, if the trace is in this shard or its outcome is still outstanding.
     fn report_trace(&mut self, trace: TraceId, report: &Report) {
         let tenant = report.tenant.as_deref();
         if let Some((number, _)) = self.sessions.of_trace(tenant, trace) {
@@ -76,7 +76,7 @@ impl Sessions {
         }
     }
 
-    /// The sessions of a tenant with this id and, if one is given, this scope, in the order of their scopes; without those that have no
+    /// The sessions of a tenant with this id and, if given, this scope, in the order of their scopes; without sessions that have no
     /// traces.
     pub(super) fn known(
         &self,
@@ -89,23 +89,23 @@ impl Sessions {
         known
     }
 
-    /// Lets a report wait until its session is known.
+    /// Makes a report wait until its session is known.
     pub(super) fn let_wait(&mut self, report: Report) {
         let displaced = self.waiting.insert(report, self.shared.now, &self.shares);
         self.shared.counts.add_many("reports", "waiting_full", u64::from(displaced));
     }
 
-    /// Whether any report waits for a session of this id.
+    /// Whether any report is waiting for a session with this id.
     pub(super) fn has_waiting(&self, session: &SessionId) -> bool {
         !self.waiting.is_empty() && self.waiting.has_any(&AnyScope::from(session))
     }
 
-    /// Delivers the waiting reports for sessions of this id whose session is known now.
+    /// Delivers the waiting reports for this id whose session is known by now.
     pub(super) fn deliver_waiting(&mut self, session: &SessionId) {
         let known = self.known((&session.tenant, &session.id, None));
         for id in known.iter().filter(|id| self.sessions.contains(id)).cloned().collect::<Vec<_>>()
         {
-            // One that names no scope is for a session that is the only one of its id.
+            // A report without a scope is for a session that is the only one with its id.
             let reports = self.waiting.take(&AnyScope::from(session), |report| {
                 let scope = target(report).and_then(|(.., scope)| scope);
                 scope.map_or(known.len() == 1, |scope| *scope == *id.scope)
@@ -127,7 +127,7 @@ impl Sessions {
 }
 
 impl Session {
-    /// Takes out the reports that named its id alone if its traces have all moved: they may be about the session that has them now.
+    /// Removes the reports that named its id alone, if all its traces have moved: they may be for the session that has them now.
     pub(super) fn take_unscoped_reports(&mut self) -> Vec<Report> {
         if !self.traces.is_empty() || self.rare().reports.is_empty() {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Reads a shard as it was written down, one session after the other.
+//! Reads a serialised shard, one session after the other.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use super::summary::Summary;
 use crate::facts::SessionId;
 use crate::saved::{ReadError, Source};
 
-/// What a shard is written down as.
+/// The fields of a serialised shard.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Field {
@@ -30,7 +30,7 @@ enum Field {
     Other,
 }
 
-/// How many of these fields there are.
+/// The number of these fields.
 const NEEDED: usize = 9;
 
 struct Shard<'s>(&'s mut Sessions);
@@ -38,11 +38,11 @@ struct Shard<'s>(&'s mut Sessions);
 struct All<'s>(&'s mut Sessions);
 
 impl Sessions {
-    /// Takes over what an earlier process held. On an error some of it is held.
+    /// Takes over the state of an earlier process. After an error, part of the state may have been taken over.
     ///
     /// # Errors
     ///
-    /// Fails if it is not what [`Sessions::save`] wrote.
+    /// Fails if the input is not what [`Sessions::save`] wrote.
     pub fn restore(&mut self, from: &mut Source<'_>) -> Result<(), ReadError> {
         from.deserialize_map(Shard(self))
     }

@@ -14,14 +14,14 @@ use crate::signal::name::CONFIDENCE;
 use crate::signal::{self, SIGNALS, SignalName, loop_detection, thresholds};
 use crate::small_map::SmallMap;
 
-/// What decides about signals and scores.
+/// The rules for signals and scores.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     /// Weights in force.
     pub(super) weights: SmallMap<SignalName, f64>,
-    /// Only the documents' signals, rounded as they do.
+    /// Whether only the documents' signals are used, rounded as they do.
     pub(super) pandaprobe: bool,
-    /// A score over nothing is 1.
+    /// Whether a score over nothing is 1.
     pub(super) empty_is_one: bool,
     /// A `loop_detection` below this is a loop.
     pub(super) loop_threshold: f64,
@@ -29,23 +29,23 @@ pub(super) struct Rules {
     pub(super) gate: GateRule,
     /// Quiet time after which a session closes.
     pub(super) session_idle: Duration,
-    /// How long a loop counts as going on after it last grew.
+    /// How long a loop counts as running after it last grew.
     pub(super) loop_hold: Duration,
     /// Quiet time after which an open trace stalls.
     pub(super) stall_after: Duration,
-    /// Traces of one session.
+    /// Most traces of one session.
     pub(super) max_traces: usize,
-    /// Bytes of memory that the traces of one session take.
+    /// Most bytes of memory that the traces of one session take.
     pub(super) max_session_bytes: usize,
-    /// Names of scores reported for one session.
+    /// Most names of scores reported for one session.
     pub(super) max_reports: usize,
     /// What a loop is.
     pub(super) loops: LoopOptions,
-    /// What runs must not go over.
+    /// The limits of runs.
     pub(super) limits: Limits,
-    /// Scores from which signals pass, as far as configured.
+    /// Scores from which signals pass, as configured.
     thresholds: BTreeMap<String, f64>,
-    // Of each of our signals the weight, if it has one, and the score from which it passes.
+    // For each built-in signal its weight, if it has one, and the score from which it passes.
     ours: [(Option<f64>, f64); SIGNALS.len()],
 }
 
@@ -53,7 +53,7 @@ impl Rules {
     /// Reads the options; the profile `pandaprobe` knows the documents' four signals only.
     pub(super) fn new(options: SessionOptions, loops: LoopOptions) -> Self {
         let pandaprobe = options.profile == Profile::Pandaprobe;
-        // Overrides go key by key over the defaults, as the documents have it.
+        // Configured weights override the defaults one by one, as in the documents.
         let mut weights = SessionOptions::default().signal_weights;
         weights.extend(options.signal_weights);
         let weights = weights
@@ -105,7 +105,7 @@ impl Rules {
         signals.into_iter().filter_map(risk)
     }
 
-    /// What signals, each of another name, contribute.
+    /// The combined risk of signals with different names.
     pub(super) fn risk<'a>(
         &self,
         signals: impl IntoIterator<Item = (&'a SignalName, Quanta)>,
@@ -123,7 +123,7 @@ impl Rules {
         }
     }
 
-    /// As configured, else as its source has it, else one half.
+    /// As configured, else as its source says, else one half.
     fn threshold_of(&self, signal: &str) -> f64 {
         if signal == loop_detection::NAME {
             return self.loop_threshold;
@@ -143,7 +143,7 @@ impl Rules {
         score.or(empty).and_then(|score| Quanta::from_f64(self.shown(score)))
     }
 
-    /// The score as the profile shows it: to four decimals, or as it is.
+    /// The score as the profile shows it: rounded to four decimals, or unrounded.
     pub(super) fn shown(&self, score: f64) -> f64 {
         if self.pandaprobe { four_decimals(score) } else { score }
     }

@@ -1,4 +1,4 @@
-//! Traces that are part of a run: an attempt at a task, or one that somebody has an outcome or a verdict for.
+//! Traces that are part of a run: an attempt at a task, or a trace with an outcome or a verdict.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::runs::is_about_runs;
 use crate::signal::name::OUTCOME;
 use crate::span::Report;
 
-/// What a done trace adds to a run of its agent; `None` if it is part of none.
+/// The contribution of a done trace to a run of its agent; `None` if it is part of none.
 pub(super) fn trace(
     trace: &TraceRecord,
     session: &SessionId,
@@ -62,7 +62,7 @@ pub(super) fn trace(
     })
 }
 
-/// Its risk without what was told of the outcome, so that it can be held against that.
+/// Its risk without the reported outcome, so that it can be compared with the outcome.
 fn risk(trace: &TraceRecord, rules: &Rules) -> Option<i64> {
     let own = trace.scored.own_signals();
     let others = scores(&own).filter(|(name, _)| **name != OUTCOME);

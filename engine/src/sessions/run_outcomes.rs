@@ -1,7 +1,8 @@
 //! Outcomes of runs, reported by task and run.
 //!
-//! Sessions of one run may be in any shard, so every shard gets every outcome. It delivers the outcome to its sessions that have traces of
-//! the run, and remembers it for `report_wait` for sessions that get one later. The run itself is scored by the agent stage.
+//! Sessions of one run may be in any shard, so every shard receives every outcome. It delivers the outcome to its sessions that
+//! have traces of the run, and remembers it for `report_wait` for sessions that get one later. The agent stage scores the run
+//! itself.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,7 @@ use crate::runs::{RunName, tells_outcome};
 use crate::span::{Report, RunTarget, Timestamp};
 use crate::tenants::{Shares, TenantHash, tenant_hash};
 
-/// An outcome of a run; of two the greater holds, which is the later one.
+/// An outcome of a run; of two, the greater one applies, which is the later one.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) struct RunOutcome {
     time: Timestamp,
@@ -28,16 +29,16 @@ pub(super) struct RunOutcome {
     success: bool,
 }
 
-/// The hash of a run's name. Names with equal hashes cost no more than a look into the sessions of the other run.
+/// The hash of a run's name. A collision only costs reading the sessions of the other run.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) struct RunHash(u64);
 
-/// Which sessions, in memory or evicted, have traces of which runs.
+/// For each run, the sessions, in memory or evicted, that have traces of it.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct RunIndex(BTreeMap<RunHash, BTreeSet<Arc<SessionId>>>);
 
-/// Outcomes of runs that are remembered for sessions that get a trace of the run later; bounded in number and in time. Where there is no
-/// room, the oldest is forgotten of the tenant that uses the most of its share.
+/// Outcomes of runs that are remembered for sessions that get a trace of the run later, bounded in number and in time. At the
+/// bound, the oldest one of the tenant that holds the most relative to its share is forgotten.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct RunOutcomes {
     outcomes: BTreeMap<RunName, (RunOutcome, u64)>,
@@ -54,7 +55,7 @@ pub(super) struct RunOutcomes {
 }
 
 impl RunOutcome {
-    /// The outcome that a report has of a run; `None` if it reports something else.
+    /// The outcome of a run in a report; `None` if it reports something else.
     fn of(report: &Report) -> Option<Self> {
         let Report { time, identifier, score, .. } = report;
         tells_outcome(report).then(|| Self {
@@ -80,7 +81,7 @@ impl From<&RunName> for RunHash {
 }
 
 impl RunIndex {
-    /// The sessions that have traces of a run; perhaps also some of a run of the same hash.
+    /// The sessions that have traces of a run, and perhaps some of a run with the same hash.
     pub(super) fn sessions(&self, run: &RunName) -> Vec<Arc<SessionId>> {
         self.0.get(&RunHash::from(run)).into_iter().flatten().cloned().collect()
     }
@@ -91,7 +92,7 @@ impl RunIndex {
         self.0.len()
     }
 
-    /// Adds a session that has got a trace of a run; returns whether the run has `most` sessions already, so that this one is left out.
+    /// Adds a session that got a trace of a run; returns whether the run already has `most` sessions, so that this one is left out.
     pub(super) fn insert(&mut self, run: RunHash, session: &Arc<SessionId>, most: usize) -> bool {
         let sessions = self.0.entry(run).or_default();
         let is_full = sessions.len() >= most && !sessions.contains(session);
@@ -111,14 +112,14 @@ impl RunIndex {
         }
     }
 
-    /// Removes a session that ends from the runs that it has.
+    /// Removes an ending session from its runs.
     pub(super) fn forget(&mut self, session: &SessionId, runs: Option<&SessionRuns>) {
         for run in runs.into_iter().flat_map(SessionRuns::hashes) {
             self.remove(run, session);
         }
     }
 
-    /// Removes a session of which it is no longer known which runs it has.
+    /// Removes a session whose runs are no longer known.
     pub(super) fn lost(&mut self, session: &SessionId) {
         self.0.retain(|_, sessions| {
             sessions.remove(session);
@@ -128,13 +129,13 @@ impl RunIndex {
 }
 
 impl RunOutcomes {
-    /// Makes room for `max` outcomes, each for `wait`.
+    /// An empty table for `max` outcomes, each for `wait`.
     pub(super) fn new(max: usize, wait: Duration) -> Self {
         let (outcomes, by_age, by_tenant) = Default::default();
         Self { outcomes, by_age, by_tenant, next: 0, max, wait }
     }
 
-    /// Takes over the outcomes of a snapshot; returns how many had to be forgotten, as it was written with room for more.
+    /// Takes over the outcomes from a snapshot; returns how many were forgotten, as it may have been written with a larger bound.
     pub(super) fn restore(&mut self, saved: Self, shares: &Shares) -> u64 {
         *self = Self { max: self.max, wait: self.wait, ..saved };
         for (age, (_, run)) in &self.by_age {
@@ -143,7 +144,7 @@ impl RunOutcomes {
         self.make_room(shares)
     }
 
-    /// Remembers an outcome, unless a later one is known; returns whether another run's had to make room.
+    /// Remembers an outcome, unless a later one is known; returns whether another run's outcome was forgotten for it.
     fn insert(
         &mut self,
         run: RunName,
@@ -209,7 +210,7 @@ fn tenant(run: &RunName) -> TenantHash {
 }
 
 impl Sessions {
-    /// Takes the outcome of a run, for its traces that are here and those that are still to come.
+    /// Accepts the outcome of a run, for its present and future traces.
     pub(super) fn report_run(&mut self, target: &RunTarget, report: &Report) {
         let Some(outcome) = RunOutcome::of(report) else {
             self.shared.counts.add("reports", "misdirected");
@@ -222,11 +223,11 @@ impl Sessions {
         self.remember(vec![(run, outcome)]);
     }
 
-    /// Remembers outcomes for traces that are still to come.
+    /// Remembers outcomes for future traces.
     pub(super) fn remember(&mut self, outcomes: Vec<(RunName, RunOutcome)>) {
         for (run, outcome) in outcomes {
             let over = self.run_outcomes.insert(run, outcome, self.shared.now, &self.shares);
-            // It may have reached all traces of its run.
+            // It may have reached all traces of its run already.
             self.shared.counts.add_many("run_outcomes", "forgotten", u64::from(over));
         }
     }

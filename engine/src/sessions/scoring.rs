@@ -1,4 +1,4 @@
-//! The signals of one trace, each from its most trusted source, and the risk that follows from them.
+//! The signals of one trace, each from its most trusted source, and the resulting risk.
 
 use std::array;
 use std::borrow::Cow;
@@ -34,26 +34,26 @@ pub(super) struct Signal {
     pub(super) is_summed: bool,
 }
 
-/// What a trace would be worth had our judge not been asked.
+/// The scores of a trace without the judge's.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub(super) struct UnjudgedScores {
     /// Its greatest weighted risk.
     pub(super) risk: Option<Quanta>,
     /// Its weighted uncertainty.
     pub(super) uncertainty: Option<Quanta>,
-    /// The confidence that is computed, where the judge's stands in its place.
+    /// The computed confidence, if the judge's replaces it.
     pub(super) confidence: Option<Quanta>,
 }
 
-/// The scores of a trace and, once it is done, what it adds to panes. Scores of agents are over what all traces have, so a trace that
-/// the judge was asked about counts in them as if it had not been; with the judge's scores it counts in the judged scores.
+/// The scores of a trace and, once it is done, its contribution to panes. Scores of agents use only what all traces have, so a
+/// judged trace counts in them without the judge's scores; with these, it counts in the judged scores.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub(super) struct TraceScores {
     /// Signals by name.
     pub(super) signals: Signals,
     /// The risk that follows from them.
     pub(super) risk: TraceRisk,
-    /// Present if the trace is done and the judge gave a score that has a weight.
+    /// Present if the trace is done and the judge gave a weighted score.
     pub(super) unasked: Option<Box<UnjudgedScores>>,
 }
 
@@ -62,15 +62,15 @@ pub(super) struct TraceScores {
 pub(super) struct Scoring {
     /// The scores.
     pub(super) scored: TraceScores,
-    /// The output repeats that of an earlier trace; only when the trace is done.
+    /// The loop in which the output repeats that of an earlier trace; only if the trace is done.
     pub(super) output_repeat: Option<Loop>,
-    /// How many reported scores are malformed.
+    /// The number of malformed reported scores.
     pub(super) malformed: u64,
 }
 
 impl Scoring {
-    /// Scores a trace; `earlier` are the last few traces before it, oldest first, `of_session` is the outcome that was reported of its
-    /// session or run if this is the last trace of that, and `signals`, which are empty, are where its signals go.
+    /// Scores a trace; `earlier` are the last few traces before it, oldest first, `of_session` is the outcome that was reported for
+    /// its session or run if this is the last trace of it, and `signals` is an empty buffer for its signals.
     pub(super) fn new(
         trace: &TraceRecord,
         earlier: &[TraceRecord],
@@ -95,7 +95,7 @@ impl Scoring {
 }
 
 impl TraceScores {
-    /// Marks the signals that the agent of a done trace sums: those with a weight, and others of which it has sums.
+    /// Marks the signals that the agent of a done trace sums: those with a weight, and others for which the agent has sums.
     pub(super) fn sum(&mut self, rules: &Rules, mut has_sums: impl FnMut(&str) -> bool) {
         for (name, signal) in self.signals.iter_mut() {
             signal.is_summed = rules.weight(name).is_some() || has_sums(name.as_str());
@@ -112,12 +112,12 @@ impl TraceScores {
         self.unasked.as_ref().map_or(self.risk.uncertainty, |unasked| unasked.uncertainty)
     }
 
-    /// Its risk with the judge's scores; `None` if the judge was not asked, or gave no score that has a weight.
+    /// Its risk with the judge's scores; `None` if the judge was not asked, or gave no weighted score.
     pub(super) fn judged_risk(&self) -> Option<Quanta> {
         self.unasked.as_ref().and(self.risk.risk)
     }
 
-    /// Its signals as if our judge had not been asked.
+    /// Its signals without the judge's scores.
     pub(super) fn own_signals(&self) -> Signals {
         let Some(unasked) = &self.unasked else { return self.signals.clone() };
         let own = self.signals.iter().filter(|(_, signal)| signal.source != Source::Judge);
@@ -126,7 +126,7 @@ impl TraceScores {
         own.chain(confidence.map(|signal| (CONFIDENCE.clone(), signal))).collect()
     }
 
-    /// The signals that have sums: confidence that is computed and confidence that is judged are two.
+    /// The signals that have sums: computed and judged confidence are separate.
     pub(super) fn sums(&self) -> impl Iterator<Item = (&SignalName, Quanta)> {
         let computed = self.unasked.as_ref().and_then(|unasked| unasked.confidence);
         let summed = self.signals.iter().filter(|(_, signal)| signal.is_summed);
@@ -137,13 +137,13 @@ impl TraceScores {
         computed.map(|score| (&CONFIDENCE, score)).into_iter().chain(named)
     }
 
-    /// Whether both add the same to panes.
+    /// Whether both contribute the same to panes.
     pub(super) fn adds_like(&self, other: &Self) -> bool {
         let risks = |scored: &Self| (scored.risk.risk, scored.risk.uncertainty);
         risks(self) == risks(other) && self.unasked == other.unasked && self.sums().eq(other.sums())
     }
 
-    /// The computed signals alone, even where somebody reported another score of the same name.
+    /// The computed signals alone, even if another score of the same name was reported.
     pub(super) fn own(
         &self,
         trace: &TraceRecord,
@@ -182,7 +182,7 @@ fn compute(signals: &mut Signals, trace: &TraceRecord, earlier: &[TraceRecord], 
     }));
 }
 
-/// What signals of a trace are computed from; `earlier` are the outputs of the traces before it.
+/// The facts from which signals of a trace are computed; `earlier` are the outputs of the traces before it.
 pub(super) fn facts<'a>(
     trace: &'a TraceRecord,
     earlier: &'a [Option<&'a OutputDigest>],
@@ -202,8 +202,8 @@ pub(super) fn facts<'a>(
     }
 }
 
-/// What a trace would be worth had our judge not been asked; `None` if it said nothing that has a weight, or if the documents' profile
-/// adds up whatever there is.
+/// The scores of a trace without the judge's; `None` if the judge gave no weighted score, or if the documents' profile adds up all
+/// signals.
 fn unasked(trace: &TraceRecord, signals: &Signals, rules: &Rules) -> Option<UnjudgedScores> {
     let is_judged = |(name, signal): (&SignalName, &Signal)| {
         signal.source == Source::Judge && rules.weight(name).is_some()
@@ -238,8 +238,8 @@ fn outcome(
     Some((OUTCOME.clone(), signal(score, source)))
 }
 
-/// The reported score of each name from its most trusted source, and how many are malformed: of two of one source the later wins, then
-/// the greater (identifier, score).
+/// The reported score for each name from its most trusted source, and the number of malformed ones: of two from one source the
+/// later wins, then the greater (identifier, score).
 fn reported(scores: &[ReportedScore]) -> (Signals, u64) {
     let mut best: BTreeMap<&str, (Source, u64, &str, i64)> = BTreeMap::new();
     let mut malformed = 0;
@@ -259,7 +259,7 @@ fn reported(scores: &[ReportedScore]) -> (Signals, u64) {
     (best.collect(), malformed)
 }
 
-/// The loop entry of a trace whose output repeats: which earlier one, the newest if several.
+/// The loop of a trace whose output repeats: with the newest of the earlier traces that it repeats.
 fn output_repeat(trace: &TraceRecord, earlier: &[TraceRecord]) -> Loop {
     let output = trace.output();
     let likeness = |before: &&TraceRecord| {
@@ -277,10 +277,10 @@ fn output_repeat(trace: &TraceRecord, earlier: &[TraceRecord]) -> Loop {
     }
 }
 
-/// Signals that are computed or known by name, at most.
+/// Most signals that are computed or known by name.
 const COMPUTED: usize = 7;
 
-/// What the judge's confidence is called where one is computed as well.
+/// The name of the judge's confidence if another one is computed.
 static JUDGED_CONFIDENCE: LazyLock<SignalName> =
     LazyLock::new(|| SignalName::from("judged_confidence"));
 

@@ -42,7 +42,7 @@ pub(super) enum EvictionOrder {
     Empty,
     /// Sessions that were quiet for `session_idle`.
     Closed,
-    /// Sessions to which more may come.
+    /// Sessions that may still get traces.
     Open,
 }
 
@@ -51,25 +51,25 @@ pub(super) enum EvictionOrder {
 pub(super) struct ShardContext {
     pub(super) rules: Rules,
     pub(super) shard_agents: ShardAgents,
-    /// Parts of trace records that many of them have in common.
+    /// Parts that are equal in many trace records.
     pub(super) common: Common,
     pub(super) counts: Counts,
     /// The stage's time, which never goes back.
     pub(super) now: Timestamp,
-    /// When this process took the shard over: before, nobody listened, so silence counts from then.
+    /// When this process took the shard over: it could not notice arrivals before, so silence counts from then.
     pub(super) since: Timestamp,
     /// How far wall time is ahead of the stage's time.
     pub(super) shift: WallShift,
-    /// Which sessions have traces of which runs.
+    /// For each run, the sessions that have traces of it.
     pub(super) runs: RunIndex,
-    /// Sessions of one run that its outcome reaches.
+    /// Most sessions of one run that its outcome reaches.
     pub(super) max_sessions_per_run: usize,
-    /// Sessions that began to run away since this list was last taken, by kind, with the worst cause and when the first was noticed.
-    /// Invariant: all are in memory.
+    /// Sessions that began to run away since this list was last taken, by kind, with the worst cause and the time when the first
+    /// was noticed. Invariant: all are in memory.
     pub(super) runaways: BTreeMap<(Arc<SessionId>, &'static str), (Cause, Timestamp)>,
-    /// The trace that the session being changed has just got or lost, if any.
+    /// The trace that the session being changed has just gained or lost, if any.
     pub(super) moved: Option<TraceId>,
-    /// Room for the traces that a change makes stale; empty between changes.
+    /// A buffer for the traces that a change makes stale; empty between changes.
     pub(super) stale: Vec<TraceId>,
 }
 
@@ -80,15 +80,15 @@ impl ShardContext {
     }
 }
 
-/// The part of a session that changes as time passes: loops that go on, limits that are exceeded, traces that stall.
+/// The part of a session that changes as time passes: running loops, exceeded limits, stalled traces.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct TimedState {
-    /// When a loop or a limit stops being shown, or an open trace is silent for long enough to be shown as such.
+    /// When a loop or a limit is no longer shown, or an open trace has been silent for long enough to be shown.
     pub(super) deadline: Option<Timestamp>,
     /// Traces whose loops have grown.
     pub(super) growing: BTreeSet<TraceId>,
-    /// Limits that are exceeded, by a trace or (`None`) by the session: how much was used (0: it was exceeded, and is no longer),
-    /// and when that last grew, which may be long ago.
+    /// Limits that are exceeded, by a trace or (`None`) by the session: the amount used (0: the limit was exceeded, but is no
+    /// longer), and when that last grew, which may be long ago.
     pub(super) over: BTreeMap<(Option<TraceId>, RunLimit), (u64, Timestamp)>,
     /// Causes for which its agents count the session as running away.
     pub(super) runaways: BTreeSet<(AgentKey, Cause)>,
@@ -106,13 +106,13 @@ pub(super) struct Rare {
     pub(super) reports: BTreeMap<Arc<str>, Report>,
     /// Present exactly while any of its traces belongs to a run at a task.
     pub(super) runs: Option<Box<SessionRuns>>,
-    /// Whether an agent was told the session's outcome.
+    /// Whether the session's outcome was sent to an agent.
     pub(super) has_reported_outcome: bool,
-    /// The reliability over the traces that our judge was asked about, with its scores.
+    /// The reliability over the traces that the judge was asked about, with its scores.
     pub(super) judged: AgentReliability,
 }
 
-/// One session. All that is derived is a function of the traces it holds, not of the order in which they came.
+/// One session. Everything derived is a function of its traces, whatever their order of arrival.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Session {
     pub(super) id: Arc<SessionId>,
@@ -120,7 +120,7 @@ pub(super) struct Session {
     widths: Widths,
     pub(super) traces: Traces,
     pub(super) rare: Option<Box<Rare>>,
-    // Where the session table has filed it.
+    // Its time in the session table's order of eviction.
     #[serde(skip)]
     filed_at: Timestamp,
     #[serde(skip)]
@@ -129,14 +129,14 @@ pub(super) struct Session {
     pub(super) touched: Timestamp,
     pub(super) closed: bool,
     close_counted: bool,
-    /// Reliability by what all traces have: without our judge's scores.
+    /// Reliability from what all traces have: without the judge's scores.
     pub(super) reliability: AgentReliability,
-    // Consistency, likewise; with how many traces tell it in less room.
+    // Consistency, likewise; the number of traces that have it takes less room.
     uncertainty_squares: i128,
     measured: u32,
     /// How many of its traces are done and count in scores.
     pub(super) done: u32,
-    // In the order of agents. For each the end and the panes of its newest done trace: the session counts in those panes.
+    // In the order of agents. For each agent, the end and the panes of its newest done trace: the session counts in those panes.
     marks: SmallVec<[(AgentKey, Mark); 1]>,
     gates: Arc<Gates>,
     // Done traces whose verdicts are not counted yet.
@@ -144,34 +144,34 @@ pub(super) struct Session {
     pub(super) placed: Option<(AgentKey, SessionScores)>,
     /// Present exactly while it is not empty.
     pub(super) restless: Option<Box<TimedState>>,
-    /// What its done traces took, without the answer.
+    /// The effort of its done traces, without the answer.
     pub(super) took: CompactEffort,
     /// Whether `took` or the answer may differ from `spent`.
     #[serde(skip)]
     pub(super) effort_changed: bool,
-    /// What the session took as its agent was last told.
+    /// The effort of the session as last sent to its agent.
     pub(super) spent: Option<AnnouncedEffort>,
-    /// What all of its traces have used together.
+    /// The total usage of all its traces.
     pub(super) used: CompactUsage,
     /// Limits of the session whose excess is counted.
     pub(super) over: LimitSet,
-    /// What its traces add to its card.
+    /// The contribution of its traces to its card.
     #[serde(skip)]
     pub(super) listed: Listed,
-    // Bytes of memory that its traces take.
+    // Bytes of memory of its traces.
     #[serde(skip)]
     pub(super) trace_bytes: usize,
 }
 
-/// What a new record of a trace replaces and touches.
+/// What a new record of a trace replaces and affects.
 struct Replaced {
-    /// What the record before has given.
+    /// The contribution of the previous record.
     given: Option<Contribution>,
-    /// The place of the record before, if it was another one.
+    /// The position of the previous record, if it was different.
     before: Option<(Timestamp, TraceId)>,
 }
 
-/// What a session took, as its agent is told.
+/// The effort of a session, as sent to its agent.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct AnnouncedEffort {
     pub(super) agent: AgentKey,
@@ -211,17 +211,17 @@ impl Session {
         }
     }
 
-    /// The bytes of memory that it takes, estimated.
+    /// Estimated bytes of memory that it takes.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>() + self.id.id.len() + self.trace_bytes
     }
 
-    /// Whether it takes no further trace: it is full, and as none of its traces is done, it cannot begin anew.
+    /// Whether it accepts no further trace: it is full, and as none of its traces is done, it cannot be closed and restarted.
     pub(super) fn takes_none(&self, rules: &Rules) -> bool {
         self.done == 0 && self.is_full(rules)
     }
 
-    /// Its traces of which more has to be told, as they are open, or nothing is counted of them yet, with their revisions.
+    /// Its traces that will need updates, as they are open or nothing of them is counted yet, with their revisions.
     pub(super) fn unfinished(&self) -> impl Iterator<Item = (TraceId, u64)> {
         let unfinished = |record: &&TraceRecord| match record.state {
             TraceState::Open => true,
@@ -236,8 +236,8 @@ impl Session {
         self.traces.len() >= rules.max_traces || self.trace_bytes >= rules.max_session_bytes
     }
 
-    /// Makes a deserialised session one of this shard: shares what it has in common with others, and translates its panes to the
-    /// widths that are configured.
+    /// Makes a deserialised session part of this shard: shares its common parts with others, and translates its panes to the
+    /// configured widths.
     pub(super) fn adopt(&mut self, shared: &mut ShardContext) {
         let widths = shared.shard_agents.widths();
         for record in self.traces.iter_mut() {
@@ -263,12 +263,12 @@ impl Session {
         (order, self.touched)
     }
 
-    /// Where the session table has filed it: its place in the order of eviction, or one before that.
+    /// Its position in the session table: that in the order of eviction, or an earlier one.
     pub(super) fn filed(&self) -> (EvictionOrder, Timestamp) {
         (self.filed_under, self.filed_at)
     }
 
-    /// Notes that the session table files it at its place in the order of eviction, which is returned.
+    /// Notes that the session table files it at its position in the order of eviction; returns that position.
     pub(super) fn file(&mut self) -> (EvictionOrder, Timestamp) {
         (self.filed_under, self.filed_at) = self.place();
         self.filed()
@@ -285,7 +285,7 @@ impl Session {
         self.rare.as_deref().unwrap_or(&NOTHING)
     }
 
-    /// The parts that few sessions have, to be added to.
+    /// The mutable parts that few sessions have; added if this one has none.
     pub(super) fn rare_mut(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
     }
@@ -300,7 +300,7 @@ impl Session {
         !self.unsettled.is_empty()
     }
 
-    /// Adds a trace, or replaces its record; `source` is what named the session, `tally` what the trace has counted elsewhere.
+    /// Adds a trace, or replaces its record; `source` is what named the session, `tally` is what the trace has counted elsewhere.
     pub(super) fn upsert(
         &mut self,
         update: Box<TraceFacts>,
@@ -347,7 +347,7 @@ impl Session {
         self.note_refused(trace, shared);
         stale.iter().for_each(|trace| self.grow(*trace, shared.now));
         stale.clear();
-        // Does not keep the room for a long chain.
+        // Releases the memory of a long chain.
         stale.shrink_to(STALE);
         shared.stale = stale;
         self.hold_against_limits(trace, shared);
@@ -358,7 +358,7 @@ impl Session {
         self.refresh(shared);
     }
 
-    /// Inserts a record in place of the one that the trace had, if any; adds the later traces whose scores depend on its output.
+    /// Inserts a record, or replaces the previous one of the trace; adds the later traces whose scores depend on its output.
     fn hold(
         &mut self,
         mut record: TraceRecord,
@@ -492,7 +492,7 @@ impl Session {
         self.refresh(shared);
     }
 
-    /// Counts the session's verdict, once, as soon as it is certain whose the session is.
+    /// Counts the session's verdict, once, as soon as its agent is certain.
     fn count_close(&mut self, reason: &str, shared: &mut ShardContext) {
         let first = self.first().filter(|first| !first.course.uncertain);
         let Some(agent) = first.map(|first| first.agent().clone()).filter(|_| !self.close_counted)
@@ -507,13 +507,13 @@ impl Session {
         summary.close(scores, worst);
     }
 
-    /// Whether it is uncertain of any of its traces whose it is: nothing of such a trace is counted.
+    /// Whether the agent of any of its traces is uncertain: nothing of such a trace is counted.
     pub(super) fn is_uncertain(&self) -> bool {
         self.traces.iter().any(|record| record.course.uncertain)
     }
 
-    /// Ends a closed session, whose verdicts are all counted: what it has given to its agents stays. Returns its traces that are not
-    /// sealed, of which updates may still come.
+    /// Ends a closed session whose verdicts are all counted: its contribution to its agents stays. Returns its traces that are not
+    /// sealed, for which updates may still arrive.
     pub(super) fn evict(mut self, shared: &mut ShardContext) -> Vec<TraceId> {
         shared.runs.forget(&self.id, self.rare().runs.as_deref());
         if let Some(restless) = &mut self.restless {
@@ -525,14 +525,14 @@ impl Session {
         for record in self.traces.iter_mut() {
             let open = record.panes.is_empty() || record.course.uncertain;
             shared.counts.add_many("sessions", "trace_not_done", u64::from(open));
-            // No update of it is taken any more.
+            // No further update of it is accepted.
             record.seal(record.revision, &mut shared.shard_agents);
             shared.shard_agents.summary(record.agent()).held -= 1;
         }
         unsealed
     }
 
-    /// Consistency by what all traces have: without our judge's scores.
+    /// Consistency from what all traces have: without the judge's scores.
     pub(super) fn consistency(&self) -> AgentConsistency {
         AgentConsistency { count: self.measured.into(), squares: self.uncertainty_squares }
     }
@@ -551,7 +551,7 @@ impl Session {
         SessionScores::new(rules.reliability(&self.reliability), rules.quanta(consistency))
     }
 
-    /// The done trace with the greatest risk, of equals the one that ended last, with its end.
+    /// The done trace with the greatest risk, then with the latest end, with its end.
     fn worst(&self) -> Option<(Timestamp, TraceId)> {
         let given = self.traces.iter().filter(|record| !record.panes.is_empty());
         let worst = given.map(|record| (record.scored.own_risk(), record.end(), record.id)).max();
@@ -563,9 +563,9 @@ impl Session {
         self.traces.iter().next()
     }
 
-    /// Takes note of an arrival: a closed session to which more comes is open again.
+    /// Notes an arrival: a closed session that gets more is open again.
     pub(super) fn touch(&mut self, at: Timestamp, shared: &ShardContext) {
-        // A time that is unknown, or ahead of ours, stands for now.
+        // An arrival time that is unknown or in the future counts as now.
         let at = if at.0 == 0 { shared.now } else { at.min(shared.now) };
         if at > self.touched {
             self.touched = at;
@@ -573,7 +573,7 @@ impl Session {
         }
     }
 
-    /// Scores a trace and replaces what it has given: that is `former` if its record is new. Returns how many of its reported scores
+    /// Scores a trace and replaces its contribution: that is `former` if its record is new. Returns how many of its reported scores
     /// are malformed.
     pub(super) fn rescore(
         &mut self,
@@ -596,7 +596,7 @@ impl Session {
         let has_given = !record.panes.is_empty();
         let same = match &former {
             Some(former) => record.contributes(former, &scored),
-            // The record is the one that gave.
+            // The contribution is that of this record.
             None if has_given => record.is_done() && record.scored.adds_like(&scored),
             None => !record.is_done(),
         };
@@ -621,7 +621,7 @@ impl Session {
         malformed
     }
 
-    /// Counts, and tells agents, what follows from the scores of a trace.
+    /// Counts, and sends to agents, what follows from the scores of a trace.
     fn follow_up(&mut self, number: usize, shared: &mut ShardContext) {
         let record = &mut self.traces[number];
         let is_given = !record.panes.is_empty();
@@ -668,7 +668,7 @@ impl Session {
         }
     }
 
-    /// Takes back what a trace has given to the sums of its agent and of this session.
+    /// Subtracts the contribution of a trace from the sums of its agent and of this session.
     fn remove_contribution(
         &mut self,
         given: &Contribution,
@@ -696,7 +696,7 @@ impl Session {
         }
     }
 
-    /// Where the session counts of an agent.
+    /// The panes in which the session counts for the agent.
     pub(super) fn mark_of(&self, agent: &AgentKey) -> Option<Mark> {
         self.place_of_mark(agent).ok().map(|at| self.marks[at].1)
     }
@@ -705,7 +705,7 @@ impl Session {
         self.marks.binary_search_by(|(held, _)| held.cmp(agent))
     }
 
-    /// Moves the session into the panes of an agent's newest trace, which ended at `newest`; `None` takes it out of all panes.
+    /// Moves the session into the panes of an agent's newest trace, which ended at `newest`; `None` removes it from all panes.
     fn mark(&mut self, agent: &AgentKey, newest: Option<Timestamp>, shared: &mut ShardContext) {
         let wall = shared.wall();
         let took = self.spent.as_ref().filter(|spent| spent.agent == *agent);
@@ -759,8 +759,8 @@ impl Rare {
     }
 }
 
-/// Stale traces that room is kept for.
+/// Number of stale traces for which memory is kept.
 const STALE: usize = 64;
 
-/// The rare parts of a session that has none.
+/// The rare parts, for a session that has none.
 static NOTHING: Rare = Rare::none();

@@ -1,5 +1,5 @@
-//! All agents of a shard, at most `max_agents`, the first ones that came. An agent of which no trace is certain takes no place from an
-//! agent of which one is: its traces may turn out to be another agent's.
+//! All agents of a shard: the first `max_agents` to arrive. An agent without any trace that is certain to be its own takes no slot
+//! from one that has such a trace: its traces may turn out to be another agent's.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,32 +17,33 @@ use crate::span::Timestamp;
 use crate::tenants::{Shares, TenantCounts, TenantHash, tenant_hash};
 use crate::time::Moment;
 
-/// The agents of a shard, and which of them changed since they were told.
+/// The agents of a shard, and which of them changed since they were last sent.
 #[derive(Clone, Debug)]
 pub(super) struct ShardAgents {
-    // In no order.
+    // In no particular order.
     agents: Vec<(AgentKey, Summary)>,
-    // Invariant: has the place of each agent in `agents`.
+    // Invariant: has the index of each agent in `agents`.
     places: HashTable<usize>,
-    // Invariant: how many agents each tenant has, without `__overflow__`; those of which a trace is certain, and the others.
+    // Invariant: the number of agents of each tenant, without `__overflow__`: those with a trace that is certain to be theirs, and
+    // the others.
     certain: TenantCounts,
     uncertain: TenantCounts,
     shares: Shares,
     dirty: BTreeSet<AgentKey>,
-    // Agents of which a session began to run away since they were told.
+    // Agents with a session that began to run away since they were last sent.
     urgent: BTreeSet<AgentKey>,
     gone: BTreeSet<AgentKey>,
-    // The agent that was looked up last and its place, as long as it is dirty and not gone.
+    // The last agent looked up and its index, as long as it is dirty and not gone.
     current: Option<(AgentKey, usize)>,
     overflow: AgentKey,
     widths: Widths,
     // The wall time until which no pane leaves its window.
     edge: Timestamp,
-    /// How long an agent without traces is remembered, and how long if there is no room for other agents.
+    /// How long an agent without traces is remembered, normally and when there is no room for other agents.
     remember: Duration,
     remember_in_need: Duration,
     shard: u32,
-    // One sequence for all agents, so that an agent that comes again has a higher revision than its tombstone.
+    // One sequence for all agents, so that an agent that returns has a higher revision than its tombstone.
     revision: u64,
     options: AgentOptions,
 }
@@ -56,8 +57,8 @@ pub(super) struct Saved<A> {
 }
 
 impl ShardAgents {
-    /// No agents yet. An agent is forgotten when it was quiet for `agents.memory` or, where there is no room for others, for `idle` and
-    /// the longest window.
+    /// No agents yet. An agent is forgotten after being quiet for `agents.memory` or, if there is no room for others, for `idle`
+    /// and the longest window.
     pub(super) fn new(shard: u32, options: AgentOptions, idle: Duration) -> Self {
         let longest = options.windows.iter().max().copied().unwrap_or_default();
         Self {
@@ -81,7 +82,7 @@ impl ShardAgents {
         }
     }
 
-    /// Shares `max_agents` among tenants by these.
+    /// Sets the shares by which tenants divide `max_agents`.
     pub(super) fn shared_by(&mut self, shares: Shares) {
         self.shares = shares;
     }
@@ -99,7 +100,7 @@ impl ShardAgents {
         Saved { agents, revision: self.revision }
     }
 
-    /// Takes over the agents of a snapshot; all count as changed.
+    /// Takes over the agents from a snapshot; all count as changed.
     pub(super) fn restore(&mut self, saved: Saved<Summary>) {
         self.revision = saved.revision;
         for (agent, held) in saved.agents {
@@ -111,7 +112,7 @@ impl ShardAgents {
         }
     }
 
-    /// The agent that a trace of this key counts towards, and why that is `__overflow__`, if it is.
+    /// The agent under which a trace with this key counts and, if that is `__overflow__`, why.
     pub(super) fn resolve(
         &self,
         key: &AgentKey,
@@ -150,14 +151,14 @@ impl ShardAgents {
         self.places.find(agent.hash(), |place| self.agents[*place].0 == *agent).copied()
     }
 
-    /// Enters the place of an agent.
+    /// Adds an agent's index to the lookup table.
     fn index(&mut self, place: usize) {
         let Self { places, agents, .. } = self;
         let hash = |place: &usize| agents[*place].0.hash();
         places.insert_unique(hash(&place), place, hash);
     }
 
-    /// Takes the place of an agent out.
+    /// Removes an agent's index from the lookup table.
     fn unindex(&mut self, place: usize) {
         let hash = self.agents[place].0.hash();
         if let Ok(found) = self.places.find_entry(hash, |other| *other == place) {
@@ -220,7 +221,7 @@ impl ShardAgents {
         self.agents.len()
     }
 
-    /// Lets all counters start from zero; every agent counts as changed.
+    /// Restarts all counters from zero; every agent counts as changed.
     pub(super) fn restart_counts(&mut self) {
         for (agent, summary) in &mut self.agents {
             summary.restart_counts();
@@ -228,7 +229,7 @@ impl ShardAgents {
         }
     }
 
-    /// Lets every agent count as changed, with all of its panes.
+    /// Marks every agent as changed, with all of its panes.
     pub(super) fn tell_all(&mut self) {
         for (agent, summary) in &mut self.agents {
             summary.tell_all();
@@ -236,7 +237,7 @@ impl ShardAgents {
         }
     }
 
-    /// The wall time at which the next pane or agent may have to go.
+    /// The wall time at which the next pane or agent may have to be removed.
     pub(super) fn poll_timeout(&self, wall: Timestamp) -> Option<Timestamp> {
         (!self.agents.is_empty()).then(|| self.edge_after(wall))
     }
@@ -246,7 +247,7 @@ impl ShardAgents {
         Timestamp((wall.0 / width).saturating_add(1).saturating_mul(width))
     }
 
-    /// Removes panes that are in no window now that the wall clock was set.
+    /// Removes panes that are in no window any more after the wall clock was set.
     pub(super) fn stepped(&mut self, moment: Moment, is_back: bool) {
         let agents: Vec<AgentKey> = self.agents.iter().map(|(agent, _)| agent.clone()).collect();
         for agent in agents.iter().filter(|_| is_back) {
@@ -257,7 +258,8 @@ impl ShardAgents {
         self.handle_timeout(moment);
     }
 
-    /// Removes panes that are in no window, and agents that were quiet for long; returns how many agents went early, to make room.
+    /// Removes panes that are in no window, and agents that were quiet for long; returns how many agents were removed early, to
+    /// make room.
     pub(super) fn handle_timeout(&mut self, Moment { now, wall }: Moment) -> usize {
         if wall < self.edge {
             return 0;
@@ -277,7 +279,7 @@ impl ShardAgents {
         making_room
     }
 
-    /// Where there is no room for another agent, removes a few that were quiet for longest; returns how many.
+    /// If there is no room for another agent, removes a few of the quietest ones; returns how many.
     fn make_room(&mut self, now: Timestamp) -> usize {
         let max = self.options.max_agents;
         if [false, true].into_iter().all(|uncertain| {
@@ -317,7 +319,7 @@ impl ShardAgents {
         count
     }
 
-    /// One update for each agent that changed, in the order of their names, `most` at most.
+    /// One update for each agent that changed, in the order of their names, at most `most`.
     pub(super) fn drain(&mut self, most: usize) -> Vec<SessionFacts> {
         self.current = None;
         let mut updates = Vec::with_capacity(self.dirty.len().min(most));
@@ -330,7 +332,7 @@ impl ShardAgents {
         updates
     }
 
-    /// The same for agents of which a session began to run away.
+    /// The same for agents with a session that began to run away.
     pub(super) fn drain_urgent(&mut self, most: usize) -> Vec<SessionFacts> {
         self.current = None;
         let mut updates = Vec::new();
@@ -343,12 +345,12 @@ impl ShardAgents {
         updates
     }
 
-    /// Whether a session began to run away since its agent was told.
+    /// Whether a session began to run away since its agent was last sent.
     pub(super) fn is_urgent(&self) -> bool {
         !self.urgent.is_empty()
     }
 
-    /// Replaces the agents and causes of a session that runs away.
+    /// Replaces the agents and causes under which a session runs away.
     pub(super) fn update_runaways(
         &mut self,
         before: &BTreeSet<(AgentKey, Cause)>,

@@ -27,17 +27,17 @@ use crate::signal::SignalName;
 use crate::small_map::SmallMap;
 use crate::span::{Timestamp, TraceId};
 
-/// How far the clocks of clients may be ahead of ours.
+/// Tolerance for client clocks that are ahead.
 const AHEAD: Duration = Duration::from_secs(300);
 
-/// One agent, as far as this shard knows it.
+/// One agent, as known on this shard.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Summary {
     /// How many traces in memory count towards it.
     pub(super) held: u64,
     /// When a trace of it was last handled.
     pub(super) active: Timestamp,
-    /// When a span or log record of it last arrived, or was found to be its own.
+    /// When a span or log record of it last arrived, or was attributed to it.
     pub(super) last_heard: Timestamp,
     /// Whether no trace is certain to be its own.
     pub(super) uncertain: bool,
@@ -53,16 +53,16 @@ pub(super) struct Summary {
     max_last: usize,
     // Counters start with the process or, in a cluster, with the shard.
     counters: Counters,
-    // The counts of earlier processes, of the families of which the API shows totals.
+    // The counts of earlier processes, for the families whose totals the API shows.
     earlier: Counters,
     sessions_active: u64,
-    /// How many of its traces are silent, and for how long.
+    /// How many of its traces have been silent, and for how long.
     pub(super) silences: Silences,
-    // Distributions of what its traces took; they start as counters do.
+    // Distributions of what its traces used; they start as counters do.
     distributions: Distributions,
     // How many sessions run away, by cause.
     runaways: BTreeMap<Cause, u64>,
-    /// How many sessions run away by a loop of more than names, each once, whatever kinds of loops it has.
+    /// How many sessions run away by a loop with more evidence than names, each counted once, whatever kinds of loops it has.
     pub(super) looping: u64,
     open: Scores,
     closed: Closed,
@@ -84,7 +84,7 @@ pub(super) struct Summary {
     done_traces: Vec<DoneTrace>,
 }
 
-/// What one of the last traces was worth.
+/// The scores of one of the last traces.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Worth {
     risk: Option<Quanta>,
@@ -103,14 +103,14 @@ pub(super) struct Judged {
     scores: Exemplified,
 }
 
-/// Label values of what the trajectory gate finds.
+/// Label values of the trajectory gate's breaches.
 const BREACHES: [&str; 2] = ["regression", "stall"];
 
 /// A counter of a signal.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Counted {
     value: u64,
-    // Made when the counter is first told.
+    // Made when the counter is first sent.
     #[serde(skip)]
     labels: Option<Labels>,
 }
@@ -137,7 +137,7 @@ pub(super) struct SessionScores {
 }
 
 impl Summary {
-    /// An agent of which nothing is known yet.
+    /// An agent about which nothing is known yet.
     pub(super) fn new(widths: Widths, options: &AgentOptions) -> Self {
         let AgentOptions { last_traces: max_last, max_signals_per_agent: max_signals, .. } =
             *options;
@@ -183,7 +183,7 @@ impl Summary {
             && self.done_traces.is_empty()
     }
 
-    /// Whether a signal has sums of its own: the first `max_signals_per_agent` names do, for good.
+    /// Whether a signal has sums of its own: the first `max_signals_per_agent` names have, permanently.
     pub(super) fn admits(&mut self, signal: &str) -> bool {
         if self.other_signals.contains(signal) {
             return true;
@@ -215,7 +215,8 @@ impl Summary {
         has_room
     }
 
-    /// Takes over an agent of a snapshot, under the options of this process: panes of windows that are no longer configured go.
+    /// Takes over an agent from a snapshot, under the options of this process: panes of windows that are no longer configured are
+    /// dropped.
     pub(super) fn restore(&mut self, saved: Self) {
         let Self { uncertain, max_last, max_signals, max_names, changed, .. } = *self;
         self.panes.restore(saved.panes);
@@ -227,13 +228,13 @@ impl Summary {
         }
     }
 
-    /// Lets everything count as changed, so that it is told anew.
+    /// Marks everything as changed, so that it is sent again.
     pub(super) fn tell_all(&mut self) {
         self.changed = true;
         self.panes.tell_all();
     }
 
-    /// Lets counters, and histograms that only rise, start from zero; totals go on.
+    /// Restarts counters, and histograms that only rise, from zero; totals continue.
     pub(super) fn restart_counts(&mut self) {
         let counters = std::mem::take(&mut self.counters);
         self.earlier.add(&counters, |family| TOTALS.contains(&family));
@@ -243,7 +244,7 @@ impl Summary {
         self.signals = SmallMap::default();
     }
 
-    /// Adds a done trace; returns its panes, and how many windows it is outside of.
+    /// Adds a done trace; returns its panes, and for how many windows it is too early or too late.
     pub(super) fn observe(&mut self, trace: &TraceRecord, wall: Timestamp) -> (PaneSet, usize) {
         let (end, scored) = (trace.end(), &*trace.scored);
         let panes = self.panes.of(end, wall);
@@ -260,23 +261,24 @@ impl Summary {
         (panes, self.panes.windows() + 1 - panes.len())
     }
 
-    /// Takes back a done trace.
+    /// Subtracts a done trace.
     pub(super) fn forget(&mut self, trace: TraceId, given: &Contribution) {
         self.panes.forget(given.panes, given.end, &given.scored);
         self.last.remove(&(given.took.start, trace));
     }
 
-    /// Adds what a done trace took.
+    /// Adds the effort of a done trace.
     pub(super) fn observe_effort(&mut self, start: Timestamp, effort: &Effort) {
         Arc::make_mut(&mut self.trace_spread).add(start, effort);
     }
 
-    /// Takes back what a done trace took.
+    /// Subtracts the effort of a done trace.
     pub(super) fn forget_effort(&mut self, start: Timestamp, effort: &Effort) {
         Arc::make_mut(&mut self.trace_spread).remove(start, effort);
     }
 
-    /// Moves a session to the panes of its newest trace, which ended at `end`, with what it took; returns where it counts from here on.
+    /// Moves a session to the panes of its newest trace, which ended at `end`, with its effort; returns where it counts from here
+    /// on.
     pub(super) fn mark(
         &mut self,
         before: Option<Mark>,
@@ -289,7 +291,7 @@ impl Summary {
         after
     }
 
-    /// Replaces what a session took in the panes of this mark.
+    /// Replaces the effort of a session in the panes of this mark.
     pub(super) fn spend(
         &mut self,
         mark: Option<Mark>,
@@ -301,7 +303,7 @@ impl Summary {
         self.panes.spend(mark, effort(before), effort(after));
     }
 
-    /// Removes panes that are in no window any more, and efforts of runs that started in weeks to come.
+    /// Removes panes that are no longer in any window, and efforts of runs that started in future weeks.
     pub(super) fn expire(&mut self, wall: Timestamp) {
         self.panes.expire(wall);
         let spreads = [&mut self.spread, &mut self.trace_spread].into_iter();
@@ -315,7 +317,8 @@ impl Summary {
         self.panes.stepped();
     }
 
-    /// After the wall clock was set back: removes last traces that started well ahead of it, which would stay the last ones until then.
+    /// After the wall clock was set back: removes last traces that started well ahead of it, as they would stay the last ones until
+    /// then.
     pub(super) fn forget_ahead(&mut self, wall: Timestamp) {
         self.last.retain(|(start, _), _| *start <= wall.after(AHEAD));
     }
@@ -326,7 +329,7 @@ impl Summary {
         self.open.observe(scores);
     }
 
-    /// Takes an open session out.
+    /// Removes an open session.
     pub(super) fn remove_open(&mut self, scores: SessionScores) {
         self.sessions_active -= 1;
         self.open.forget(scores);
@@ -344,7 +347,7 @@ impl Summary {
         *self.runaways.entry(cause).or_default() += 1;
     }
 
-    /// Takes out a session that runs away no longer.
+    /// Removes a session that no longer runs away.
     pub(super) fn remove_runaway(&mut self, cause: Cause) {
         if let Some(sessions) = self.runaways.get_mut(&cause) {
             *sessions -= 1;
@@ -352,7 +355,7 @@ impl Summary {
         self.runaways.retain(|_, sessions| *sessions > 0);
     }
 
-    /// Adds to the distributions what a trace took that is done for the first time.
+    /// Adds the usage of a trace that is done for the first time to the distributions.
     pub(super) fn take(&mut self, taken: &TraceUsage) {
         self.distributions.observe(taken);
     }
@@ -362,12 +365,12 @@ impl Summary {
         self.signals.or_default_next(next, signal)
     }
 
-    /// Adds a trace that is done for the first time, or an outcome that came later, to the next update.
+    /// Adds a trace that is done for the first time, or a later outcome, to the next update.
     pub(super) fn tell_done(&mut self, trace: DoneTrace) {
         self.done_traces.push(trace);
     }
 
-    /// Adds what a trace adds to a run to the next update.
+    /// Adds the contribution of a trace to a run to the next update.
     pub(super) fn tell_run(&mut self, trace: TraceId, run: RunTrace) {
         self.run_traces.insert(trace, run);
     }
@@ -395,13 +398,13 @@ impl Summary {
         causes.filter_map(|(cause, sessions)| Some((of(*cause)?, *sessions))).collect()
     }
 
-    /// The update, with the panes that changed; the caller fills in which agent it is, and when.
+    /// The update, with the panes that changed; the caller fills in the agent and the revision.
     pub(super) fn drain(&mut self) -> SessionFacts {
         let mut distributions = SmallMap::with_capacity(Distribution::ALL.len());
         distributions.extend(self.distributions.message());
         let mut trace_signals = SmallMap::with_capacity(self.signals.len());
         trace_signals.extend(self.signals.iter().filter_map(signal));
-        // All fields are named, as the parts of a default would be made in vain.
+        // All fields are listed, as building the default's would be wasted work.
         SessionFacts {
             panes: self.panes.drain(),
             last: self.last.iter().map(last_trace).collect(),
@@ -444,7 +447,7 @@ impl Judged {
         self.scores.observe(score, Some(trace));
     }
 
-    /// Counts what the trajectory gate finds.
+    /// Counts a breach found by the trajectory gate.
     pub(super) fn turn(&mut self, turn: GateStep) {
         for (breach, is_one) in self.breaches.iter_mut().zip([turn.regressed, turn.stalled]) {
             breach.value += u64::from(is_one);
@@ -490,7 +493,7 @@ impl Scores {
     }
 }
 
-/// Families of which the API shows totals over all processes.
+/// Families whose totals over all processes the API shows.
 const TOTALS: [Counter; 10] = [
     Counter::CostUsd,
     Counter::Loops,

@@ -31,10 +31,10 @@ pub(super) struct SessionTable {
     by_id_without_scope: Sorted<Entry>,
     // Invariant: has every trace of every session.
     by_trace: TraceIndex<u32>,
-    // Bytes of memory that all sessions take, estimated.
+    // Estimated bytes of memory that all sessions take.
     bytes: usize,
-    // In the order of eviction. A session to which more comes stays where it is filed until its turn comes: it may be filed earlier
-    // than it belongs, under the same `EvictionOrder`.
+    // In the order of eviction. A session that gets more stays where it is filed until its turn comes: it may be filed earlier than
+    // it belongs, under the same `EvictionOrder`.
     filed: Filed,
 }
 
@@ -45,31 +45,31 @@ struct Filed(BTreeMap<TenantHash, OfTenant>);
 /// The sessions of one tenant.
 #[derive(Clone, Debug, Default)]
 struct OfTenant {
-    // By `EvictionOrder`, then by the arrival of the newest thing of a session.
+    // By `EvictionOrder`, then by the arrival of the newest update or report of a session.
     orders: [Sorted<Entry>; ORDERS.len()],
-    // How many there are in all, and the bytes of memory that they take.
+    // The number of sessions, and the bytes of memory that they take.
     len: usize,
     bytes: usize,
 }
 
-/// What sessions are sorted by, in two halves so that an entry has no gaps, and the number of a session.
+/// The key by which sessions are sorted, in two halves so that an entry has no padding, and the number of a session.
 type Entry = (u32, u32, u32);
 
 /// A tenant, and the id and scope of a session.
 pub(super) type Name<'a> = (&'a str, &'a str, &'a str);
 
 impl SessionTable {
-    /// How many there are.
+    /// The number of sessions.
     pub(super) fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// The bytes of memory that they take, estimated.
+    /// Estimated bytes of memory that they take.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Notes that the bytes of a session were so many before and changed.
+    /// Notes that the size of a session has changed from `before` bytes.
     pub(super) fn resized(&mut self, number: u32, before: usize) {
         let Some(Some(session)) = self.slots.get(index(number)) else { return };
         let after = session.bytes();
@@ -79,37 +79,37 @@ impl SessionTable {
         }
     }
 
-    /// Whether there is one of this id.
+    /// Whether there is one with this id.
     pub(super) fn contains(&self, id: &SessionId) -> bool {
         self.number(id).is_some()
     }
 
-    /// The session of this id.
+    /// The session with this id.
     pub(super) fn get(&self, id: &SessionId) -> Option<&Session> {
         self.at(self.number(id)?)
     }
 
-    /// The session of this id, to be changed in what its card does not say.
+    /// The session with this id, mutable except for what its card shows.
     pub(super) fn get_mut(&mut self, id: &SessionId) -> Option<&mut Session> {
         self.at_mut(self.number(id)?)
     }
 
-    /// The session of a number, to be changed: `set_card` has to follow.
+    /// The session of a number, mutable: `set_card` must follow.
     pub(super) fn at_mut(&mut self, number: u32) -> Option<&mut Session> {
         self.slots.get_mut(index(number))?.as_deref_mut()
     }
 
-    /// Keeps the card of a session.
+    /// Sets the card of a session.
     pub(super) fn set_card(&mut self, number: u32, card: Option<Card>) {
         self.cards.set(number, card);
     }
 
-    /// Cards from a number on, and numbers without one.
+    /// Cards from a number on, with `None` for numbers without one.
     pub(super) fn cards(&self, first: u32) -> impl Iterator<Item = (u32, Option<&Card>)> {
         self.cards.from(first)
     }
 
-    /// Keeps a session with its card, and files it; there is none of its id. Returns its number.
+    /// Adds a session with its card, and files it; there must be none with its id. Returns its number.
     pub(super) fn insert(&mut self, mut session: Box<Session>, card: Option<Card>) -> u32 {
         let (place, bytes) = (session.file(), session.bytes());
         let id = Arc::clone(&session.id);
@@ -136,7 +136,7 @@ impl SessionTable {
         number
     }
 
-    /// Takes a session out.
+    /// Removes a session.
     pub(super) fn remove(&mut self, id: &SessionId) -> Option<Box<Session>> {
         let number = self.number(id)?;
         let (place, bytes) = (self.at(number)?.filed(), self.at(number)?.bytes());
@@ -150,7 +150,7 @@ impl SessionTable {
         if let Ok(entry) = by_id.find_entry(hash(named(id)), |other| *other == number) {
             entry.remove();
         }
-        // Gives memory back after a burst.
+        // Releases memory after a burst.
         if by_id.capacity() > 4 * by_id.len().max(1_024) {
             by_id.shrink_to(2 * by_id.len(), |number| hash(name(*number)));
         }
@@ -179,7 +179,7 @@ impl SessionTable {
         moved
     }
 
-    /// Of the session that is filed first under an order, the arrival of its newest thing and its number.
+    /// For the session that is filed first under an order, the arrival of its newest update or report, and its number.
     pub(super) fn quietest(&self, order: EvictionOrder) -> Option<(Timestamp, u32)> {
         self.filed.first(order)
     }
@@ -189,7 +189,7 @@ impl SessionTable {
         self.slots.get(index(number))?.as_deref()
     }
 
-    /// The tenant with the most sessions in proportion to its share, counting one more for the tenant of a session that is to come.
+    /// The tenant that holds the most sessions relative to its share, counting one more for the tenant of a session to be added.
     pub(super) fn most_over_share(
         &self,
         shares: &Shares,
@@ -200,12 +200,12 @@ impl SessionTable {
         shares.most_over_share(held.map(|(tenant, own)| (*tenant, own.len + more(*tenant))))
     }
 
-    /// The tenant whose sessions take the most bytes in proportion to its share.
+    /// The tenant whose sessions take the most bytes relative to its share.
     pub(super) fn greediest_in_bytes(&self, shares: &Shares) -> Option<TenantHash> {
         shares.most_over_share(self.filed.0.iter().map(|(tenant, own)| (*tenant, own.bytes)))
     }
 
-    /// The session of a tenant to evict first; of several that are filed alike the first by id.
+    /// The session of a tenant to evict first; ties are broken by id.
     pub(super) fn first_to_go(
         &self,
         tenant: TenantHash,
@@ -218,7 +218,7 @@ impl SessionTable {
         Some((order, Arc::clone(&first.id)))
     }
 
-    /// The sessions of this id that have traces, in the order of their scopes.
+    /// The sessions with this id that have traces, in the order of their scopes.
     pub(super) fn of_id(&self, tenant: &str, id: &str) -> Vec<Arc<SessionId>> {
         let hash = hash_without_scope(tenant, id);
         let first = entry(hash, 0);
@@ -244,7 +244,8 @@ impl SessionTable {
         sessions.into_iter()
     }
 
-    /// The session that holds a trace of this tenant, and its number; of no tenant: the only one that holds a trace of this id.
+    /// The session that holds a trace of this tenant, and its number; without a tenant: the only one that holds a trace with this
+    /// id.
     pub(super) fn of_trace(&self, tenant: Option<&str>, trace: TraceId) -> Option<(u32, &Session)> {
         let numbers = self.by_trace.sessions(trace).copied();
         let sessions = numbers.filter_map(|number| Some((number, self.at(number)?)));
@@ -258,20 +259,20 @@ impl SessionTable {
         holding.min_by_key(|(_, session)| &session.id)
     }
 
-    /// How many sessions are looked into for a trace.
+    /// How many sessions are searched for a trace.
     #[cfg(test)]
     pub(super) fn looked_into(&self, trace: TraceId) -> usize {
         self.by_trace.sessions(trace).count()
     }
 
-    /// Takes note that a trace has come to a session, or has left it.
+    /// Notes that a trace was added to a session, or has left it.
     pub(super) fn moved(&mut self, trace: TraceId, number: u32) {
         let session = self.at(number);
         let holds = session.is_some_and(|session| session.traces.number(trace).is_some());
         self.by_trace.set(hash_of(trace), number, holds);
     }
 
-    /// The number of the session of this id.
+    /// The number of the session with this id.
     pub(super) fn number(&self, id: &SessionId) -> Option<u32> {
         let name = named(id);
         self.by_id.find(hash(name), |number| self.name(*number) == name).copied()
@@ -283,7 +284,7 @@ impl SessionTable {
     }
 }
 
-/// They are written down one after the other.
+/// Sessions are serialised one after the other.
 impl Serialize for SessionTable {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(self.iter())
@@ -295,7 +296,7 @@ impl Filed {
         self.0.values().filter_map(|own| own.iter(order).next()).min()
     }
 
-    /// Returns whether it was not there.
+    /// Returns whether it is new.
     fn insert(
         &mut self,
         tenant: TenantHash,

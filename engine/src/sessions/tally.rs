@@ -1,11 +1,11 @@
-//! What a trace has counted: counters rise by the excess over it and never fall.
+//! What a trace has counted: counters rise by what exceeds it and never fall.
 //!
-//! Nothing is counted before it is certain whose trace it is: when the trace is done with its root, or sealed without one, or, of a turn
-//! that log records tell, when its prompt is in, so that its loops count in flight. Should a later span name another agent, loops count
-//! towards that one as well; spend counts once, so that dollars add up over agents.
+//! Nothing is counted before the agent of a trace is certain: when the trace is done with its root, or sealed without one; for a
+//! turn from log records, when its prompt has arrived, so that its loops count in flight. Should a later span name another agent,
+//! loops count under that one as well; usage counts once, so that dollars add up over agents.
 //!
-//! A loop over traces counts in the one in which it begins. If that is another one than before, as an earlier trace has come or one has
-//! left, the traces share what their loops have counted, and what is new counts.
+//! A loop over several traces counts in the one in which it begins. If that becomes another trace, because an earlier one has
+//! arrived or one has left, the traces redistribute what their loops have counted, and only the excess is counted.
 
 use std::mem;
 use std::num::NonZeroU8;
@@ -26,31 +26,31 @@ use crate::span::Timestamp;
 pub(super) struct Tally {
     /// Whether its verdicts are counted.
     pub(super) done: bool,
-    /// Whether its agent was told an outcome of it.
+    /// Whether an outcome of it was sent to its agent.
     pub(super) outcome: bool,
-    /// Whether an agent was told the outcome of the session that the trace left, and this outcome goes with the trace.
+    /// Whether the outcome of the session that the trace left was sent to an agent, and this outcome goes with the trace.
     pub(super) session_outcome: bool,
     pub(super) loops: SmallMap<AgentKey, Loops>,
     pub(super) spend: CountedUsage,
     /// Limits whose excess is counted.
     pub(super) limits: LimitSet,
-    /// The level of the longest silence of the open trace that something ended, and one; it counts with the verdicts.
+    /// One more than the level of the longest silence after which the open trace continued; it counts with the verdicts.
     pub(super) silence: Option<NonZeroU8>,
 }
 
-/// What the loops of one trace have counted towards one agent.
+/// What the loops of one trace have counted under one agent.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Loops {
     entries: SmallMap<LoopKind, u64>,
     reached: SmallMap<LoopLabels, u64>,
-    // By evidence, over loops that weigh.
+    // By evidence, over loops with more evidence than names.
     wasted_input: SmallMap<Evidence, u64>,
     wasted_output: SmallMap<Evidence, u64>,
     /// In 1e-12 USD.
     wasted_cost: SmallMap<Evidence, u64>,
 }
 
-/// What loops of several traces have counted, by agent, to be shared out among these traces.
+/// What loops of several traces have counted, by agent, to be redistributed among these traces.
 #[derive(Debug, Default)]
 pub(super) struct CountedLoops(SmallMap<AgentKey, Loops>);
 
@@ -64,18 +64,18 @@ pub(super) struct Growth {
     pub(super) severity: Severity,
     /// Calls in all runs of this kind.
     calls: u64,
-    /// Arrival time of what made it grow.
+    /// When the last growth arrived.
     pub(super) at: Timestamp,
 }
 
 impl Tally {
-    /// What other sessions have counted of a trace that moved here; `None` if nothing.
+    /// What other sessions have counted for a trace that moved here; `None` if nothing.
     pub(super) fn of(update: &TraceFacts) -> Option<Self> {
         let mut tally = Self::default();
         for told in &update.told {
-            // A trace that was done there has its verdicts counted, and its outcome if it was known.
+            // For a trace that was done there, the verdicts are counted, and the outcome if it was known.
             tally.done |= told.spent.is_some();
-            // So have the limits that it exceeded.
+            // So are the limits that it exceeded.
             if tally.done {
                 tally.limits = LimitSet::ALL;
             }
@@ -101,8 +101,8 @@ impl Tally {
 
     /// Counts the loops that are not counted yet.
     ///
-    /// A critical loop has been a warning, seen or not, so it counts as both: what is
-    /// counted does not depend on how the spans were batched.
+    /// A critical loop has been a warning, whether or not it was noticed, so it counts as both: what is counted does not depend on
+    /// how the spans were batched.
     pub(super) fn count_loops<'a>(
         &mut self,
         found: impl Iterator<Item = &'a Loop>,
@@ -115,7 +115,7 @@ impl Tally {
         }
     }
 
-    /// Counts the spend that is not counted yet.
+    /// Counts the usage that is not counted yet.
     pub(super) fn count_spend(&mut self, all: CountedUsage, summary: &mut Summary) {
         let spend = &mut self.spend;
         let mut count = |family, labels: &[&str], counted: &mut u64, value| {
@@ -145,7 +145,7 @@ impl CountedLoops {
         }
     }
 
-    /// Gives a trace what these loops of it count, as far as that is counted.
+    /// Moves to a trace what these loops of it count, as far as that is counted.
     pub(super) fn share<'a>(&mut self, found: impl Iterator<Item = &'a Loop>, tally: &mut Tally) {
         let wanted = Loops::of(found);
         for (agent, loops) in self.0.iter_mut() {
@@ -157,7 +157,7 @@ impl CountedLoops {
         self.0.retain(|_, loops| !loops.is_nothing());
     }
 
-    /// Gives a trace the rest.
+    /// Moves the rest to a trace.
     pub(super) fn leave(self, tally: &mut Tally) {
         for (agent, loops) in self.0 {
             tally.loops.or_default(agent).join(loops);
@@ -186,7 +186,7 @@ impl Loops {
         join(&mut self.wasted_cost, other.wasted_cost);
     }
 
-    /// Takes the part that those count.
+    /// Takes the part that `wanted` counts.
     fn take(&mut self, wanted: &Self) -> Self {
         let any = |_| ();
         Self {
@@ -251,8 +251,8 @@ impl Loops {
     }
 }
 
-/// Raises counts to those of `fresh`, and tells by how much. The counts of one kind rise together by no more than their sum has risen: a
-/// loop of which a result arrives later stays counted once, as it was known first.
+/// Raises counts to those of `fresh`, and returns the increases. The counts of one kind rise together by no more than their sum has
+/// risen: a loop for which a result arrives later stays counted once, as it was first known.
 fn raise<K: Copy + Ord, G: PartialEq>(
     counted: &mut SmallMap<K, u64>,
     fresh: &SmallMap<K, u64>,
@@ -268,8 +268,8 @@ fn raise<K: Copy + Ord, G: PartialEq>(
     }
 }
 
-/// Takes counts up to those that are wanted of a kind: first those of the same keys, then others, which a loop was counted under before
-/// more was known of it.
+/// Takes up to the wanted counts of each kind: first those with the same keys, then others, under which a loop was counted before
+/// more was known about it.
 fn take<K: Copy + Ord, G: PartialEq>(
     counted: &mut SmallMap<K, u64>,
     wanted: &SmallMap<K, u64>,
@@ -311,12 +311,12 @@ fn join<K: Ord>(counts: &mut SmallMap<K, u64>, more: SmallMap<K, u64>) {
     }
 }
 
-/// What loops have in common that count as one however much more is known of them.
+/// What loops that count as one have in common, however much more becomes known about them.
 fn alike(labels: LoopLabels) -> (LoopKind, Severity, bool) {
     (labels.kind, labels.severity, labels.evidence.weighs())
 }
 
-/// How far the loops of each kind have grown at `at`, given how far they had before.
+/// How far the loops of each kind have grown at `at`, given their earlier growth.
 pub(super) fn growth(loops: &[Loop], before: &Growths, at: Timestamp) -> Growths {
     let mut grown = Growths::new();
     for Loop { kind, severity, evidence, count, .. } in loops {

@@ -1,21 +1,22 @@
-//! How long the calls of a trace took, in the room of a few numbers, as sessions hold many of them.
+//! How long the calls of a trace took, in little memory, as sessions hold many traces.
 
 use serde::{Deserialize, Serialize};
 
 use super::halves::{halves, whole};
 use crate::span::Timestamp;
 
-/// How long model calls took in all, how long the longest call took, and the start and the end of each tool call, in order.
+/// The total time of model calls, the time of the longest call, and the start and the end of each tool call, in order.
 ///
-/// The first two entries are the halves of the former. Then there is mostly an entry for each tool call: for how many nanoseconds it began
-/// after the one before it (the first: after the trace), and how many it took. Where one of these is 2^32 or more, or negative, there are
-/// two entries for each: the halves of its start, and those of its end. Nothing at all: no call took any time.
+/// The first two entries are the halves of the former two. Then there is usually one entry for each tool call: by how many
+/// nanoseconds it began after the previous one (the first: after the trace), and how many it took. If one of these is 2^32 or more,
+/// or negative, each call has two entries: the halves of its start, and those of its end. Empty: no call took any time.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(transparent)]
 pub(super) struct Times(Box<[(u32, u32)]>);
 
 impl Times {
-    /// The times of a trace that began at `start`: of its tool calls, and by model calls how many nanoseconds there were and the most of one.
+    /// The times of a trace that began at `start`: those of its tool calls, and for model calls the total nanoseconds and those of
+    /// the longest.
     pub(super) fn new(
         start: Timestamp,
         tools: impl ExactSizeIterator<Item = ToolTimes> + Clone,
@@ -53,7 +54,7 @@ impl Times {
         self.0.get(1).map_or(0, joined)
     }
 
-    /// The start and the end of each of so many tool calls, of a trace that began at `start`.
+    /// The start and the end of each of the tool calls of a trace that began at `start`.
     pub(super) fn of_tools(
         &self,
         start: Timestamp,
@@ -81,14 +82,14 @@ impl Times {
 pub(super) struct ToolTimes {
     pub(super) start: Timestamp,
     pub(super) end: Timestamp,
-    /// Whether these are its own, not those of the model call that asked for it.
+    /// Whether these are its own rather than those of the model call that requested it.
     pub(super) timed: bool,
 }
 
 /// Entries before those of tool calls.
 const HEAD: usize = 2;
 
-/// The nanoseconds between two times, if they are in this order and few.
+/// The nanoseconds between two times, if they are in this order and fit.
 fn short(from: Timestamp, to: Timestamp) -> Option<u32> {
     u32::try_from(to.0.checked_sub(from.0)?).ok()
 }

@@ -1,4 +1,4 @@
-//! Which sessions hold a trace, by the trace alone: what asks for it need not look into every session.
+//! Which sessions hold a trace, by the trace alone: a look-up does not scan all sessions.
 
 use hashbrown::HashTable;
 
@@ -6,8 +6,8 @@ use super::halves::whole;
 use super::traces::hash;
 use crate::span::TraceId;
 
-/// For each trace of each session the [`hash`] of its id, and the session, by its number or its id. Whether a session holds the trace is
-/// for itself to say: two ids may have one hash.
+/// For each trace of each session the [`hash`] of its id, and the session, by its number or its id. Only the session itself can
+/// confirm that it holds the trace, as two ids may have one hash.
 #[derive(Clone, Debug)]
 pub(super) struct TraceIndex<S>(HashTable<(u32, S)>);
 
@@ -24,7 +24,7 @@ impl<S: PartialEq> TraceIndex<S> {
         match self.0.find_entry(spread(&entry), |other| *other == entry) {
             Ok(found) if !holds => {
                 found.remove();
-                // Gives memory back after a burst.
+                // Releases memory after a burst.
                 if self.0.capacity() > 4 * self.0.len().max(1_024) {
                     self.0.shrink_to(2 * self.0.len(), spread);
                 }
@@ -44,7 +44,7 @@ impl<S: PartialEq> TraceIndex<S> {
     }
 }
 
-/// The hash of an entry: a table looks at both ends of it.
+/// The hash of an entry, spread over all bits as the table uses both ends of it.
 fn spread<S>((hash, _): &(u32, S)) -> u64 {
     whole(*hash, *hash)
 }

@@ -11,7 +11,7 @@ use super::record::TraceRecord;
 use crate::signal::loop_detection::WINDOW;
 use crate::span::{Timestamp, TraceId};
 
-/// Up to so many records are searched one by one, which is fastest.
+/// Up to this many records are searched linearly, which is fastest.
 const FEW: usize = 32;
 
 /// Records, each trace once; serialised as their list.
@@ -23,13 +23,13 @@ pub(super) struct Traces {
     starts: Option<Box<Starts>>,
 }
 
-/// Starts of traces, found by their ids. An entry is the hash of an id and the two halves of a start, so that it has no gaps. Two ids may
-/// have one hash: only the list of records tells whether a trace is there.
+/// Starts of traces, found by their ids. An entry is the hash of an id and the two halves of a start, so that it has no padding. As
+/// two ids may have one hash, only the list of records shows whether a trace is there.
 #[derive(Clone, Debug, Default)]
 struct Starts(HashTable<(u32, u32, u32)>);
 
 impl Traces {
-    /// How many there are.
+    /// The number of records.
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }
@@ -39,17 +39,17 @@ impl Traces {
         self.records.is_empty()
     }
 
-    /// All of them.
+    /// All records.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &TraceRecord> + Clone {
         self.records.iter()
     }
 
-    /// All of them, to be changed, but not in start or id.
+    /// All records, mutable except for start and id.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut TraceRecord> {
         self.records.iter_mut()
     }
 
-    /// Some of them, by their numbers.
+    /// Some records, by their numbers.
     pub(super) fn some(&self, numbers: Range<usize>) -> &[TraceRecord] {
         self.records.get(numbers).unwrap_or_default()
     }
@@ -60,7 +60,7 @@ impl Traces {
             Some(starts) => starts.of(id).find_map(|start| {
                 self.records.binary_search_by_key(&(start, id), TraceRecord::position).ok()
             }),
-            // Most updates are of the newest traces.
+            // Most updates are for the newest traces.
             None => self.records.iter().rposition(|record| record.id == id),
         }
     }
@@ -70,13 +70,13 @@ impl Traces {
         self.records.get(self.number(id)?)
     }
 
-    /// The record of a trace, to be changed, but not in start or id.
+    /// The record of a trace, mutable except for start and id.
     pub(super) fn get_mut(&mut self, id: TraceId) -> Option<&mut TraceRecord> {
         let number = self.number(id)?;
         self.records.get_mut(number)
     }
 
-    /// How many come before this place.
+    /// How many come before this position.
     pub(super) fn before(&self, place: (Timestamp, TraceId)) -> usize {
         match self.records.last() {
             Some(last) if last.position() >= place => {
@@ -86,12 +86,12 @@ impl Traces {
         }
     }
 
-    /// The place of the last one.
+    /// The position of the last one.
     pub(super) fn last_place(&self) -> Option<(Timestamp, TraceId)> {
         self.records.last().map(TraceRecord::position)
     }
 
-    /// Adds the record of a trace that is not there.
+    /// Adds the record of a new trace.
     pub(super) fn insert(&mut self, record: TraceRecord) {
         let at = self.before(record.position());
         if let Some(starts) = &mut self.starts {
@@ -119,12 +119,12 @@ impl Traces {
         Some(record)
     }
 
-    /// The last few before the one of this number, oldest first.
+    /// The last few records before the one of this number, oldest first.
     pub(super) fn earlier(&self, number: usize) -> &[TraceRecord] {
         self.some(number.saturating_sub(WINDOW)..number)
     }
 
-    /// The first few traces after a place.
+    /// The first few traces after a position.
     pub(super) fn after(&self, place: (Timestamp, TraceId)) -> impl Iterator<Item = TraceId> {
         let later = self.records.iter().skip(self.before(place));
         let later = later.filter(move |record| record.position() != place);
@@ -142,7 +142,7 @@ impl Starts {
 
     fn insert(&mut self, place: (Timestamp, TraceId)) {
         let entry = entry(place);
-        // A table looks at both ends of a hash.
+        // The table uses both ends of a hash.
         let hash_of = |hash| whole(hash, hash);
         self.0.insert_unique(hash_of(entry.0), entry, |(hash, ..)| hash_of(*hash));
     }

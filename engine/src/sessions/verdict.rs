@@ -69,7 +69,7 @@ pub(super) fn evaluate(
     summary.judged(&mut next, &TRACE_RISK).count(verdict(safety, PASS));
 }
 
-/// Counts the verdicts of a trace of which too little is known as skipped.
+/// Counts the verdicts of a trace about which too little is known as skipped.
 fn skip(rules: &Rules, summary: &mut Summary) {
     let mut next = 0;
     let weighed = rules.weights.iter().map(|(name, _)| name);
@@ -77,8 +77,8 @@ fn skip(rules: &Rules, summary: &mut Summary) {
     summary.judged(&mut next, &TRACE_RISK).count(Verdict::Skipped);
 }
 
-/// What drops are detected from, of a trace that is done for the first time. It has verdicts of computed signals alone, so that a stream
-/// of verdicts does not change with how much is judged or reported.
+/// The input of drop detection for a trace that is done for the first time. Its verdicts are from computed signals alone, so that a
+/// stream of verdicts does not change with how much is judged or reported.
 pub(super) fn done(
     trace: &TraceRecord,
     session: &SessionId,
@@ -89,7 +89,7 @@ pub(super) fn done(
         return DoneTrace { at_unix_nano: trace.end().0, ..named(trace, session) };
     }
     let own = trace.scored.own(trace, earlier, rules);
-    // Whatever fails lowers confidence too, and says more than confidence does.
+    // Whatever fails lowers confidence, too, and explains more than confidence does.
     let greatest =
         failing(trace, &own, rules).max_by_key(|(name, risk)| (*risk, **name != CONFIDENCE, *name));
     let passes = |risk: Quanta| verdict(Some(safe(risk)), PASS) == Verdict::Pass;
@@ -120,8 +120,8 @@ pub(super) fn done(
     }
 }
 
-/// The risks by which a trace fails: of all signals that have a weight, but for what may have been right. An answer that repeats an earlier
-/// one answers a user who asked anew, and a tool that failed again and again went well in the end.
+/// The risks by which a trace fails: those of all weighted signals, except where the behaviour may have been right. An answer that
+/// repeats an earlier one may answer a user who asked again, and a tool that failed repeatedly may have succeeded in the end.
 fn failing<'s>(
     trace: &TraceRecord,
     signals: &'s Signals,
@@ -136,7 +136,7 @@ fn failing<'s>(
     rules.risks(counts.map(|(name, signal)| (name, signal.score)))
 }
 
-/// Whether the greatest risk of a trace may be one by which it does not fail.
+/// Whether the greatest risk of a trace may be one that does not make it fail.
 fn may_be_forgiven(trace: &TraceRecord, rules: &Rules) -> bool {
     answers_anew(trace, rules) || retries_alone(trace, rules)
 }
@@ -146,12 +146,12 @@ fn answers_anew(trace: &TraceRecord, rules: &Rules) -> bool {
     !rules.pandaprobe && trace.course.turn_start == TurnStart::Asked
 }
 
-/// Whether the loops of the trace are retries that went well in the end, and no more than warnings.
+/// Whether the loops of the trace are retries that succeeded in the end, and no more than warnings.
 fn retries_alone(trace: &TraceRecord, rules: &Rules) -> bool {
     !rules.pandaprobe && trace.loop_severity().is_some() && trace.made_good()
 }
 
-/// What is left of certainty at this risk.
+/// One minus this risk.
 fn safe(risk: Quanta) -> Quanta {
     Quanta(Quanta::ONE.saturating_sub(risk.0))
 }
@@ -166,7 +166,7 @@ pub(super) fn told_later(trace: &TraceRecord, session: &SessionId, wall: Timesta
     }
 }
 
-/// Whether the trace succeeded, if anybody reported it.
+/// Whether the trace succeeded, if that was reported.
 pub(super) fn outcome(trace: &TraceRecord) -> Option<bool> {
     reported_outcome(&trace.rare().reported, trace.rare().attempt.as_deref())
 }
@@ -187,9 +187,9 @@ static TRACE_RISK: LazyLock<SignalName> = LazyLock::new(|| SignalName::from("tra
 /// Whether a trace or a session passes; in the order of the names.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Verdict {
-    /// It does not.
+    /// It fails.
     Fail,
-    /// It does.
+    /// It passes.
     Pass,
     /// It could not be measured.
     Skipped,
@@ -218,5 +218,5 @@ pub(super) fn verdict(score: Option<Quanta>, least: f64) -> Verdict {
     }
 }
 
-/// The score from which a trace or a session passes; one less than this as a risk.
+/// The score from which a trace or a session passes; one minus it is the limit for a risk.
 pub(super) const PASS: f64 = 0.5;

@@ -1,4 +1,4 @@
-//! Sessions and traces as people and scripts read them.
+//! Sessions and traces for people and scripts.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::view::{
     SignalView, StepView, SubAgentView, TokensView, ToolView, TraceView, ViolationView,
 };
 
-/// The remarks of a trace that has none.
+/// The remarks of a trace without remarks.
 static NO_REMARKS: Remarks = Remarks {
     previous_session: None,
     guardrails: Vec::new(),
@@ -183,7 +183,7 @@ pub(super) fn agent(held: &TraceRecord) -> AgentName {
     AgentName::from(held.named())
 }
 
-/// A signal of a trace, with the words of the source that scored it.
+/// A signal of a trace, with the source's terms for its score.
 pub(super) fn explained(
     held: &TraceRecord,
     name: &SignalName,
@@ -243,7 +243,7 @@ fn step(step: &Step) -> StepView {
     }
 }
 
-/// The JSON that a text is, or the text.
+/// The JSON value of a text, or the text itself if it is not JSON.
 fn json_of(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|_| serde_json::Value::String(text.to_owned()))
 }

@@ -1,4 +1,4 @@
-//! Argument correctness: the share of tool calls that had the right arguments, by a judge's verdict on each.
+//! Argument correctness: the share of tool calls with correct arguments, by a judge's verdict on each.
 //!
 //! ```text
 //! score = correct verdicts / verdicts
@@ -13,7 +13,7 @@ use crate::math::{Quanta, ratio};
 /// The signal's name.
 pub const NAME: &str = "argument_correctness";
 
-/// Computes the signal from the number of tool calls of the trace, and from the verdicts on whether arguments were right.
+/// Computes the signal from the number of tool calls of the trace, and from the verdicts on whether arguments were correct.
 ///
 /// `None` without a call, whatever the verdicts, and without a verdict.
 pub fn score(calls: u64, verdicts: &[bool]) -> Option<Quanta> {

@@ -1,4 +1,4 @@
-//! Coherence: how near a trace's output is to its input.
+//! Coherence: how similar a trace's output is to its input.
 //!
 //! ```text
 //! gap   = 1 - cosine(embedding of the input, embedding of the output), clamped to [0,1]
@@ -26,8 +26,8 @@ pub(super) const COMPUTATION: Computation = Computation {
 
 /// Computes the signal from the embeddings of the input and of the output.
 ///
-/// `None` if one is empty, if their lengths differ, so that they are not of one model, or if they contain something that is no
-/// finite number.
+/// `None` if one is empty, if their lengths differ, so that they are from different models, or if they contain something that is
+/// not a finite number.
 pub fn score<T: Copy + Into<f64>>(input: &[T], output: &[T]) -> Option<Quanta> {
     if input.is_empty() || input.len() != output.len() {
         return None;

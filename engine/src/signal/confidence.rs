@@ -1,14 +1,15 @@
-//! Behavioural confidence: the share of steps that moved the agent on.
+//! Behavioural confidence: the share of steps that made progress.
 //!
 //! ```text
 //! confidence = 1 - (failed or redundant steps) / steps
 //! ```
 //!
-//! Ours, for traces whose confidence nobody reported or judged. A step is a model or tool call; a redundant
-//! one repeats an earlier tool call of its series with the same arguments and result, if its tool is not in `loops.allow`. Absent without
-//! steps. Attempts are no steps of their own: one that failed within a model call that succeeded is no failed step, and failed model calls
-//! that were made again at once, with success, are one step with the call that succeeded (all have one parent, each began when the one before
-//! had ended, and no tool was called between them). Never derived from wording, whose predictions point the wrong way.
+//! agentgauge's own, for traces whose confidence was neither reported nor judged. A step is a model or tool call; a redundant one
+//! repeats an earlier tool call of its series with the same arguments and result, if its tool is not in `loops.allow`. Absent
+//! without steps. Failed attempts are not steps of their own: one that failed within a model call that succeeded does not count,
+//! and failed model calls that were retried at once, with success, are one step with the call that succeeded (all have one parent,
+//! each began after the previous one had ended, and no tool was called between them). Never derived from wording, whose predictions
+//! point the wrong way.
 
 use super::Computation;
 use crate::math::{Quanta, ratio};

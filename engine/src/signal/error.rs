@@ -1,9 +1,9 @@
 //! Error: 0 when the trace ended in error, else 1.
 //!
-//! Ours (the source documents ignore a trace's status): a trace ended in error if its root failed or, unless
-//! the status of the root is OK, its last model call. That is the last one of the outermost agent that makes
-//! any; another one at the same time that succeeded stands for it. A failed tool that the agent survived does
-//! not count, nor what failed within a tool or within a model call that succeeded.
+//! agentgauge's own (the source documents ignore a trace's status): a trace ended in error if its root failed or, unless the status
+//! of the root is OK, its last model call. That is the last one of the outermost agent that makes any; a parallel one that
+//! succeeded replaces it. A failed tool that the agent survived does not count, nor do failures within a tool or within a model
+//! call that succeeded.
 
 use super::Computation;
 use crate::math::Quanta;

@@ -1,4 +1,4 @@
-//! Loop detection: how unlike a trace's output is to the ones before it.
+//! Loop detection: how different a trace's output is from the ones before it.
 //!
 //! ```text
 //! hybrid = cosine(embeddings) * jaccard(token sets)
@@ -28,7 +28,7 @@ pub(super) const COMPUTATION: Computation = Computation {
     in_documents: true,
 };
 
-/// Number of earlier traces that are looked at.
+/// Number of earlier traces that are compared.
 pub const WINDOW: usize = 3;
 
 /// Computes the signal from the outputs of the earlier traces of the session, oldest first (at least the last
@@ -45,8 +45,8 @@ pub fn score(earlier: &[Option<&OutputDigest>], current: Option<&OutputDigest>) 
     Quanta::from_f64((1.0 - worst).clamp(0.0, 1.0))
 }
 
-/// The embeddings of both, if the same model made them. Vectors of different models cannot be compared; hashed embeddings are always
-/// there.
+/// The embeddings of both, if the same model made them. Vectors from different models cannot be compared; hashed embeddings always
+/// exist.
 pub fn of_one_model<'d>(
     a: &'d OutputDigest,
     b: &'d OutputDigest,

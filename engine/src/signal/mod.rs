@@ -1,6 +1,6 @@
 //! Signals: one number per trace, in `[0,1]`, higher is better, or absent.
 //!
-//! One signal, one file, which opens with the formula, and one entry in [`SIGNALS`].
+//! Each signal has one file, which opens with the formula, and one entry in [`SIGNALS`].
 
 pub mod argument_correctness;
 pub mod coherence;
@@ -21,16 +21,16 @@ use crate::math::Quanta;
 /// The name of the reported score for a broken rule; its label is the severity.
 pub const CONSTRAINT_VIOLATION: &str = "constraint_violation";
 
-/// A signal with a meaning of ours.
+/// A built-in signal.
 #[derive(Clone, Copy, Debug)]
 pub struct Signal {
     /// Its name in results and labels.
     pub name: &'static str,
     /// What it measures, for people.
     pub doc: &'static str,
-    /// Its default weight; without a weight it has no part in scores.
+    /// Its default weight; without a weight it is not part of scores.
     pub weight: Option<f64>,
-    /// Whether it is one of the four that the source documents' scores are made of.
+    /// Whether it is one of the four signals in the source documents' scores.
     pub in_documents: bool,
     /// How it is computed; `None`: it is reported or judged.
     pub computed: Option<Computation>,
@@ -41,7 +41,7 @@ pub struct Signal {
 pub struct Computation {
     /// Computes the score; `None` if there is nothing to compute it from.
     pub score: fn(&Facts<'_>) -> Option<Quanta>,
-    /// Explains to people what the score was made of.
+    /// Explains to people what the score was computed from.
     pub evidence: fn(&Facts<'_>, &Grounds) -> Vec<String>,
     /// Whether the source documents compute it this way; in their profile only such signals are computed.
     pub in_documents: bool,
@@ -56,7 +56,7 @@ pub struct Facts<'a> {
     pub steps: u64,
     /// Number of steps that failed or repeated an earlier call.
     pub wasted_steps: u64,
-    /// Number of tool calls with an outcome on the wire, and of those that failed.
+    /// Number of tool calls with a known outcome, and of those that failed.
     pub tool_calls: (u64, u64),
     /// The worst severity of the loops that have a call in the trace.
     pub loops: Option<Severity>,
@@ -64,13 +64,13 @@ pub struct Facts<'a> {
     pub output: Option<&'a OutputDigest>,
     /// The outputs of the traces before it in its session, oldest first.
     pub earlier: &'a [Option<&'a OutputDigest>],
-    /// The nearness of the output to the input, if an embedding model was asked.
+    /// The similarity of the output to the input, if an embedding model was asked.
     pub coherence: Option<Quanta>,
-    /// The score of `loop_detection` where there is nothing to compare with; `None`: it is absent.
+    /// The score of `loop_detection` if there is nothing to compare with; `None`: it is absent.
     pub empty: Option<Quanta>,
 }
 
-/// Facts that an explanation names beside the numbers.
+/// Facts that an explanation mentions beside the numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Grounds {
     /// The loops that have a call in the trace, each described.
@@ -81,8 +81,8 @@ pub struct Grounds {
     pub repeated: Vec<String>,
 }
 
-/// All signals with a meaning of ours: those that are computed; the outcome, which is reported or judged;
-/// `argument_correctness`, which is judged; and `tool_correctness`, which is only reported.
+/// All built-in signals: those that are computed; the outcome, which is reported or judged; `argument_correctness`, which is
+/// judged; and `tool_correctness`, which is only reported.
 pub const SIGNALS: &[Signal] = &[
     Signal {
         name: argument_correctness::NAME,
@@ -149,7 +149,7 @@ pub const SIGNALS: &[Signal] = &[
     },
 ];
 
-/// The signal of this name, if it is one of ours.
+/// The built-in signal of this name, if there is one.
 pub fn of(name: &str) -> Option<&'static Signal> {
     SIGNALS.iter().find(|signal| signal.name == name)
 }

@@ -1,4 +1,4 @@
-//! Names of signals: ours are places in the list, so that they are compared without their texts.
+//! Names of signals: built-in ones are indices into the list, so that they are compared without their texts.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -13,7 +13,7 @@ use super::{SIGNALS, confidence, loop_detection, outcome, tool_loop};
 #[derive(Clone, Debug, Deserialize, Eq, Hash, PartialEq)]
 #[serde(from = "String")]
 pub(crate) enum SignalName {
-    /// One of our signals, by its place in [`SIGNALS`].
+    /// A built-in signal, by its index in [`SIGNALS`].
     Ours(u8),
     /// Any other signal.
     Other(Arc<str>),
@@ -32,7 +32,7 @@ pub(crate) static OUTCOME: SignalName = SignalName::ours(outcome::NAME);
 pub(crate) static TOOL_LOOP: SignalName = SignalName::ours(tool_loop::NAME);
 
 impl SignalName {
-    /// The name of one of our signals; any other name does not compile.
+    /// The name of a built-in signal; any other name does not compile.
     const fn ours(name: &str) -> Self {
         let mut at = 0;
         while !is_equal(SIGNALS[at as usize].name.as_bytes(), name.as_bytes()) {

@@ -1,12 +1,13 @@
-//! Outcome: 1 if the trace did what it was there for, 0 if it did not, as reported or judged.
+//! Outcome: 1 if the trace achieved its purpose, 0 if it did not, as reported or judged.
 //!
-//! Ours. Reported of the trace, or by it. A report about a session counts for its last trace, one about a run for the run's last trace
-//! in each of its sessions; the worst of all reports holds. Only without a report it is our judge's score (`task_completion`). It is
-//! never computed, so drops, which are found by computed signals, have a stream of its own for it.
+//! agentgauge's own. It is reported about the trace, or by it. A report about a session counts for its last trace, one about a run
+//! for the run's last trace in each of its sessions; the worst of all reports applies. Without a report it is the judge's score
+//! (`task_completion`). It is never computed, so drops, which are found by computed signals, have a separate stream for it.
 //!
-//! Reports of it are scores named `outcome`, `task_completion` or `goal_success`. A label that says so (pass, fail, true, yes, success, ...)
-//! decides whether one is a success, also where the value is out of range. Without one an `outcome` is a success only at 1, as Princeton's
-//! rewards are, and the other two, which are grades, from their threshold on (`session.signal_thresholds`, one half by default).
+//! Reports of it are scores named `outcome`, `task_completion` or `goal_success`. If the label states the result (pass, fail, true,
+//! yes, success, ...), it decides, also if the value is out of range. Otherwise an `outcome` is a success only at 1, like
+//! Princeton's rewards, and the other two, which are grades, from their threshold on (`session.signal_thresholds`, one half by
+//! default).
 
 use super::thresholds;
 use crate::math::Quanta;
@@ -15,17 +16,17 @@ use crate::span::Source;
 /// The signal's name.
 pub const NAME: &str = "outcome";
 
-/// Names of scores that say whether a task succeeded.
+/// Names of scores that state whether a task succeeded.
 pub const TOLD_BY: [&str; 3] = [NAME, "task_completion", "goal_success"];
 
-/// Those of them that are grades: they say how much of the task was done.
+/// Those of them that are grades: they state how much of the task was done.
 const GRADES: [&str; 2] = ["task_completion", "goal_success"];
 
 /// The threshold of a grade that has no other.
 const HALF: f64 = 0.5;
 
-/// Whether a reported score says that the task succeeded: as its label does, if that says either, else, of a grade, whether it is at least
-/// the signal's threshold; `None` if it is no outcome, or one that only 1 makes a success, as a reward.
+/// Whether a reported score states that the task succeeded: by its label, if that states either, else, for a grade, by the signal's
+/// threshold; `None` if it is no outcome, or one like a reward that only 1 makes a success.
 pub fn success_of(
     name: &str,
     label: Option<bool>,
@@ -39,8 +40,8 @@ pub fn success_of(
     label.filter(|_| TOLD_BY.contains(&name)).or_else(by_grade)
 }
 
-/// The signal and its source; `None` if no outcome was reported or judged. `of_session`: the outcome reported of the session or the
-/// run, if this is its last trace.
+/// The signal and its source; `None` if no outcome was reported or judged. `of_session`: the outcome reported for the session or
+/// the run, if this is its last trace.
 pub fn score(
     of_trace: Option<bool>,
     of_session: Option<bool>,

@@ -1,4 +1,4 @@
-//! What the scores of the trace metrics mean: the threshold that one has to reach, and the names of its ranges.
+//! The meaning of the trace metrics' scores: the threshold to pass, and the names of ranges.
 //!
 //! ```text
 //! passes = score >= threshold

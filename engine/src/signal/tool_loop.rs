@@ -1,7 +1,7 @@
 //! Tool loop: 1 without a loop of tool calls, 0.4 at a warning, 0 at a critical one.
 //!
-//! Ours. A loop of which only names were sent does not count, as what differs may be missing. A repeated output does
-//! not count either: `loop_detection` is about that.
+//! agentgauge's own. A loop with evidence of names alone does not count, as arguments and results that were not sent may differ. A
+//! repeated output does not count either: `loop_detection` covers that.
 
 use super::Computation;
 use crate::loops::Severity;

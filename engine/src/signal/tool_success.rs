@@ -4,8 +4,9 @@
 //! tool_success = 1 - failed tool calls / tool calls of which it is known whether they failed
 //! ```
 //!
-//! Ours, for traces that did not end in error, of which `error` tells. Absent if no call has a known outcome. It has no weight unless one
-//! is set: agents recover from failed calls, so on public runs it hardly told which of them failed (docs/outcomes.md).
+//! agentgauge's own, for traces that did not end in error, which `error` covers. Absent if no call has a known outcome. It has no
+//! weight unless one is set: agents recover from failed calls, so on public runs it hardly showed which of them failed
+//! (docs/outcomes.md).
 
 use super::Computation;
 use crate::math::{Quanta, ratio};

@@ -9,13 +9,13 @@ use super::span_view::SpanView;
 use crate::span::{Attempt, Violation};
 
 /// The attempt of a trace: for each concept the first value from the outermost span inwards, evaluators included, then from the
-/// resources; for documents and violations all.
+/// resources; for documents and violations all values.
 pub(super) fn of(shape: &Shape<'_>, parts: &TraceContents) -> Option<Attempt> {
     let own = shape.all_outermost_first().filter_map(SpanView::attempt);
     let resources =
         shape.all_outermost_first().filter_map(|span| span.resource().attempt.as_deref());
     let mut logged = parts.logs().flat_map(|log| &log.violations).peekable();
-    // Most traces are part of no attempt.
+    // Most traces are not part of an attempt.
     if !parts.spans.say_attempt() && logged.peek().is_none() {
         return None;
     }

@@ -1,12 +1,12 @@
-//! How much memory a trace takes, estimated from what it holds: rather more than it takes, as names and resources that many traces
-//! share count for each.
+//! How much memory a trace takes, estimated from its contents: rather too high, as names and resources that many traces share count
+//! for each.
 
 use std::ops::AddAssign;
 use std::sync::Arc;
 
 use crate::span::{Attempt, Guardrail, Log, Remarks, Resource, SessionName};
 
-/// Bytes of memory that the parts of a trace take; of more than four gigabytes as many.
+/// Bytes of memory that the parts of a trace take; capped at four gigabytes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Bytes {
     /// All of them.
@@ -15,14 +15,14 @@ pub struct Bytes {
     pub extra: u32,
 }
 
-/// Bytes from which on a text is a long one.
+/// Length in bytes from which on a text is long.
 const LONG_BYTES: usize = 256;
 
 /// Bytes that an item of a list takes beside its text.
 const ITEM_BYTES: usize = 32;
 
 impl Bytes {
-    /// So many bytes, and texts, each with whether only people and models read it.
+    /// The sum of `facts` bytes and of texts, each with whether only people and models read it.
     pub(super) fn of<'t>(facts: usize, texts: impl Iterator<Item = (&'t Arc<str>, bool)>) -> Self {
         let (mut all, mut extra) = (facts, 0);
         for (text, is_extra) in texts {
@@ -33,14 +33,14 @@ impl Bytes {
         Self { all, extra }
     }
 
-    /// With so many more, none of which are a text's.
+    /// Adds bytes that are not of texts.
     #[must_use]
     pub fn and(self, facts: usize) -> Self {
         let all = self.all.saturating_add(u32::try_from(facts).unwrap_or(u32::MAX));
         Self { all, ..self }
     }
 
-    /// Without these.
+    /// Subtracts these.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         let (all, extra) =
@@ -73,7 +73,7 @@ pub(super) fn of_log(log: &Log) -> Bytes {
     Bytes::of(facts, texts_of_log(log).map(|text| (text, false)))
 }
 
-/// The texts of a log record, but for the arguments of calls, which count as facts: they are not dropped.
+/// The texts of a log record, except the arguments of calls, which count as facts: they are not dropped.
 pub(super) fn texts_of_log(log: &Log) -> impl Iterator<Item = &Arc<str>> {
     [&log.input, &log.output].into_iter().flatten().map(|said| &said.text)
 }

@@ -1,4 +1,4 @@
-//! Model and tool calls, put together from the spans and records that tell them, and which of these tell the same call.
+//! Model and tool calls, assembled from spans and records, and which of these describe the same call.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -6,23 +6,23 @@ use std::sync::Arc;
 use super::span_view::{ArgumentsView, Model, SpanView, TextView, Tool};
 use crate::span::{IdHash, SpanId, Status, Timestamp, is_same_value, placed};
 
-/// A model call, put together from one span or several.
+/// A model call, assembled from one span or several.
 #[derive(Clone, Debug)]
 pub(super) struct ModelCall<'s> {
     pub(super) span: &'s SpanView<'s>,
     pub(super) end: Timestamp,
     pub(super) failed: bool,
-    /// The kind of error, where the call failed.
+    /// The kind of error, if the call failed.
     pub(super) error_type: Option<&'s Arc<str>>,
     pub(super) stopped: bool,
     pub(super) at: usize,
     /// Whether a log record is among its sources.
     pub(super) recorded: bool,
-    // Present if the call has several sources; else its span tells all.
+    // Present if the call has several sources; otherwise its span has everything.
     sources: Option<Box<ModelSources<'s>>>,
 }
 
-/// What the sources of a model call tell together.
+/// The combined facts of the sources of a model call.
 #[derive(Clone, Copy, Debug)]
 struct ModelSources<'s> {
     model: Option<Model<'s>>,
@@ -30,26 +30,26 @@ struct ModelSources<'s> {
     output: Option<TextView<'s>>,
 }
 
-/// A tool call, put together from one span or several.
+/// A tool call, assembled from one span or several.
 #[derive(Clone, Debug)]
 pub(super) struct ToolSpan<'s> {
     pub(super) span: &'s SpanView<'s>,
     pub(super) end: Timestamp,
     status: Status,
     pub(super) failed: bool,
-    /// The kind of error, where the call failed.
+    /// The kind of error, if the call failed.
     pub(super) error_type: Option<&'s Arc<str>>,
     /// Whether a log record is among its sources.
     pub(super) recorded: bool,
-    /// What stands for the series of calls that this one is of: the call, or the agent at work beside others, that it was made within.
+    /// The id of the series that this call belongs to: that of the call, or of the parallel agent, that contains it.
     pub(super) within: Option<usize>,
-    // The scopes of other libraries that tell the call, too.
+    // The scopes of other libraries that also recorded the call.
     also: Vec<u64>,
-    // Present if the call has several sources; else its span tells all.
+    // Present if the call has several sources; otherwise its span has everything.
     sources: Option<Box<ToolSources<'s>>>,
 }
 
-/// What the sources of a tool call tell together.
+/// The combined facts of the sources of a tool call.
 #[derive(Clone, Copy, Debug)]
 struct ToolSources<'s> {
     tool: Option<Tool<'s>>,
@@ -82,13 +82,13 @@ impl<'s> ModelCall<'s> {
         tokens.input.is_some() || tokens.output.is_some()
     }
 
-    /// Where the call is in the order of calls: one during which another one begins comes before it, as where a library runs tools, and with
-    /// them other agents, within the call that asked for them.
+    /// The position in the order of calls: a call during which another one begins comes before it, as when a library runs tools,
+    /// and with them other agents, within the call that requested them.
     pub(super) fn order(&self) -> (Timestamp, Timestamp, SpanId) {
         (self.start, self.end, self.span_id)
     }
 
-    /// The hash of the answer's id.
+    /// The hash of the response id.
     pub(super) fn response_id(&self) -> Option<IdHash> {
         match &self.sources {
             None => self.span.response_id(),
@@ -141,7 +141,7 @@ impl<'s> ToolSpan<'s> {
         self.error_type = self.error_type.or(part.error_type);
     }
 
-    /// Whether a log record tells that the call began, and nothing tells more.
+    /// Whether a log record reports that the call began, and no source reports more.
     pub(super) fn is_begun(&self) -> bool {
         self.is_record() && self.status == Status::Unset && !self.failed
     }
@@ -163,8 +163,8 @@ impl<'s> Deref for ToolSpan<'s> {
     }
 }
 
-/// Whether two spans, of different libraries, watch one call from side by side: one lasts as long as the other or
-/// longer, and they do not contradict each other.
+/// Whether two spans, of different libraries, record one call in parallel: one contains the time of the other, and they do not
+/// contradict each other.
 pub(super) fn beside(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
     let (one_id, other_id) = (one.response_id(), other.response_id());
     one.scope() != other.scope()
@@ -173,8 +173,8 @@ pub(super) fn beside(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
         && agree(one, other)
 }
 
-/// Whether of two spans of time one lasts as long as the other or longer, to a millisecond; or, if they overlap, to a few: what two
-/// libraries do before a call takes its time, one after the other.
+/// Whether one of two time spans contains the other, within a millisecond; or within a few if they overlap, as the preparations of
+/// two libraries before a call take time, one after the other.
 fn at_once(one: (Timestamp, Timestamp), other: (Timestamp, Timestamp)) -> bool {
     const MILLISECOND: u64 = 1_000_000;
     let within = |inner: (Timestamp, Timestamp), outer: (Timestamp, Timestamp), slack: u64| {
@@ -185,8 +185,8 @@ fn at_once(one: (Timestamp, Timestamp), other: (Timestamp, Timestamp)) -> bool {
     within(one, other, slack) || within(other, one, slack)
 }
 
-/// The place of the call that is the same as this one, where one of both is told by a log record and the other by a span: of those that
-/// were going on at the same time and do not contradict it, the one that ended most nearly at the same time.
+/// The index of the call that is the same as this one, if one of them is from a log record and the other from a span: among those
+/// in progress at the same time that do not contradict it, the one with the nearest end.
 pub(super) fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
     // The time that a client may take from the end of a call until it writes the record.
     const LATE: u64 = 1_000_000_000;
@@ -205,7 +205,7 @@ pub(super) fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<u
     candidates.min_by_key(|(_, other)| other.end.0.abs_diff(call.end.0)).map(|(at, _)| at)
 }
 
-/// Whether two calls tell the same numbers of tokens.
+/// Whether two calls report the same numbers of tokens.
 pub(super) fn counted_alike(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
     counted(one).is_some() && counted(one) == counted(other)
 }
@@ -216,7 +216,7 @@ fn counted(call: &ModelCall<'_>) -> Option<(u64, u64)> {
     tokens.input.zip(tokens.output)
 }
 
-/// Whether both calls tell the tokens that they used, and not the same.
+/// Whether both calls report the tokens that they used, and the numbers differ.
 pub(super) fn counted_apart(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
     counted(one).zip(counted(other)).is_some_and(|(one, other)| one != other)
 }
@@ -236,16 +236,16 @@ fn agree(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
     alike(one.tokens.input, other.tokens.input) && alike(one.tokens.output, other.tokens.output)
 }
 
-/// Whether two spans of different libraries, which hang together, may be of one tool call: they have the same tool, last at the same
-/// time, and do not contradict each other.
+/// Whether two related spans of different libraries may be of one tool call: they have the same tool and time, and do not
+/// contradict each other.
 pub(super) fn may_be_same(call: &ToolSpan<'_>, own: &ToolSpan<'_>) -> bool {
-    // Told first, as it takes the least time.
+    // Checked first, as it is the cheapest.
     let beside = call.scope() != own.scope()
         && at_once((call.start, call.end), (own.start, own.end))
         && !(call.recorded || own.recorded || call.also.contains(&own.scope()));
     let tools = || call.tool().zip(own.tool());
     let Some((tool, other)) = beside.then(tools).flatten() else { return false };
-    // Libraries put the same values under other keys.
+    // Libraries put the same values under different keys.
     let is_in = |value: u64, all: &[u64]| all.iter().any(|other| is_same_value(value, *other));
     let within = |some: &[u64], all: &[u64]| some.iter().all(|value| is_in(*value, all));
     tool.name.zip(other.name).is_some_and(|(one, other)| {
@@ -256,7 +256,8 @@ pub(super) fn may_be_same(call: &ToolSpan<'_>, own: &ToolSpan<'_>) -> bool {
         })
 }
 
-/// Whether a call of a tool is served by one of this name: the name of the call is this one with a prefix, such as that of a server.
+/// Whether a call of a tool may be served by a tool of this name: the call's name is this one with a prefix, such as that of a
+/// server.
 pub(super) fn is_served_as(call: &str, served: &str) -> bool {
     let is_mark = |byte: &u8| !byte.is_ascii_alphanumeric() && byte.is_ascii();
     let same = |one: &u8, other: &u8| one == other || (is_mark(one) && is_mark(other));
@@ -270,7 +271,7 @@ pub(super) fn is_served_as(call: &str, served: &str) -> bool {
     })
 }
 
-/// Completes a tool call from another library's span of it. Arguments that are a bare value yield to those that have names.
+/// Completes a tool call from another library's span of it. An argument that is a bare value yields to named ones.
 pub(super) fn join_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
     call.also.push(other.scope());
     call.fail_with(other);
@@ -280,10 +281,10 @@ pub(super) fn join_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
     let sources = call.sources.get_or_insert_with(|| Box::new(ToolSources { tool, output }));
     sources.output = sources.output.or_else(|| other.output());
     let (Some(tool), Some(more)) = (&mut sources.tool, other.tool()) else { return };
-    // The name that the model used is the one with a prefix.
+    // The name with a prefix is the one that the model used.
     let longer = |name: &&Arc<str>| tool.name.is_none_or(|own| own.len() < name.len());
     tool.name = more.name.filter(longer).or(tool.name);
-    // The hash of a value is that of the arguments which it is alone.
+    // If the arguments are a bare value, its hash is that of the arguments.
     let is_bare = |asked: &ArgumentsView<'_>| asked.values[..] == [placed(asked.hash, 0)];
     let named = more.arguments.filter(|_| tool.arguments.as_ref().is_none_or(is_bare));
     tool.arguments = named.or(tool.arguments);
@@ -291,8 +292,8 @@ pub(super) fn join_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
     tool.result = tool.result.or(more.result);
 }
 
-/// Completes a tool call from another source of it, if one of both is a log record. A record has all of the arguments, a span the name
-/// that the model used.
+/// Completes a tool call from another source of it, if one of the two is a log record. A record has all of the arguments, a span
+/// has the name that the model used.
 pub(super) fn complete_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
     let recorded = other.recorded;
     if !call.recorded && !recorded {
@@ -300,7 +301,7 @@ pub(super) fn complete_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
     }
     call.recorded |= recorded;
     call.fail_with(other);
-    // A call that has a span is over.
+    // A call that has a span has ended.
     let over = if recorded { other.status } else { Status::Ok };
     call.status = call.status.max(over);
     call.end = call.end.max(other.end);
@@ -315,7 +316,7 @@ pub(super) fn complete_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
     tool.result = tool.result.or(more.result);
 }
 
-/// Fills in what a call lacks from another span of the same call.
+/// Fills in missing facts of a call from another span of the same call.
 pub(super) fn complete<'s>(call: &mut ModelCall<'s>, other: &ModelCall<'s>) {
     call.failed |= other.failed;
     call.error_type = call.error_type.or(other.error_type);
@@ -346,12 +347,12 @@ pub(super) fn complete<'s>(call: &mut ModelCall<'s>, other: &ModelCall<'s>) {
     }
 }
 
-/// The worth of a source of a model call: a span is better than a log record, then whichever knows more.
+/// The rank of a source of a model call: a span is better than a log record, then the one with more facts is better.
 pub(super) fn worth(call: &ModelCall<'_>) -> (bool, usize) {
     (!call.is_record(), known(call))
 }
 
-/// The number of facts that a source knows of its model call.
+/// The number of facts that a source has about its model call.
 fn known(call: &ModelCall<'_>) -> usize {
     let count = |model: &Model<'_>| {
         usize::from(model.tokens.input.is_some())

@@ -1,4 +1,4 @@
-//! Facts that a row has no room for: calls with arguments, calls in the output of models, results, texts.
+//! Facts that do not fit into a row: calls with arguments, calls in the output of models, results, texts.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(super) struct ArgumentsRow {
 /// A model call.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct ModelRow {
-    // With the model that was asked, if no price ships for the one that answered.
+    // With the requested model, if the responding one has no shipped price.
     pub(super) name: Option<Symbol>,
     pub(super) response_id: Option<IdHash>,
     pub(super) tokens: Tokens,
@@ -50,7 +50,7 @@ pub(super) struct ModelRow {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct TextRow {
     rank: u8,
-    // Of an agent's input, a part of its hash; zero: none.
+    // For an agent's input, a part of its hash; zero: none.
     mark: u32,
     text: Option<Arc<str>>,
     // Whether only people and models read it.
@@ -69,7 +69,7 @@ impl ToolRow {
         }
     }
 
-    /// Whether a row has room for the call.
+    /// Whether the call fits into a row.
     pub(super) fn fits(facts: &ToolFacts) -> bool {
         facts.arguments.is_none() && facts.result_hash.is_none() && !facts.phantom
     }
@@ -118,7 +118,7 @@ impl ModelRow {
         }
     }
 
-    /// Whether a row has room for the call.
+    /// Whether the call fits into a row.
     pub(super) fn fits(facts: &ModelFacts, texts: bool) -> bool {
         let Tokens { input, cached, cache_written, output } = facts.tokens;
         let short = |count: Option<u64>| count.is_none_or(|count| u32::try_from(count).is_ok());
@@ -197,7 +197,7 @@ impl Rare {
         self.model.iter().flat_map(|model| &model.calls).chain(&self.tool)
     }
 
-    /// Drops all texts; that there were some is still known.
+    /// Drops all texts, but keeps the fact that there were some.
     pub(super) fn drop_texts(&mut self) {
         self.drop_readable_texts();
         let said = [&mut self.input, &mut self.output].into_iter().flatten();

@@ -12,8 +12,8 @@ use crate::expect::{judge, span_assertions};
 use crate::facts::{Expectation, ExpectedLayer, ExpectedStatus, TraceFacts};
 use crate::judging::{JudgedText, Judges, RubricRequest};
 
-/// Checks a trace that has its texts against every query that it answers; returns the results in the order of the files, and the
-/// rules that have to be judged and are not in `judgements`.
+/// Checks a trace with its texts against every query that it answers; returns the results in the order of the files, and the rules
+/// that have to be judged and are not in `judgements`.
 pub fn expectations(
     trace: &TraceFacts,
     laid: &TraceView<'_>,
@@ -49,7 +49,7 @@ pub fn expectations(
     (expectations, asked.into_values().collect())
 }
 
-/// The rules that the evaluation of a layer got to, and that have no judgement.
+/// The rules that the evaluation of a layer needed, and that have no judgement.
 fn unjudged<'a>(
     spec: &'a CorrectnessSpec,
     judges: &'a Judges,

@@ -47,7 +47,7 @@ use super::options::{LoopOptions, SessionFallback, SessionScope};
 use super::price::Prices;
 use super::span::{Log, Operation, Report, Resource, SpanId, Status, Timestamp, Tokens, TraceId};
 
-/// All that is known of a trace.
+/// All that is known about a trace.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct TraceContents {
     /// Spans by id.
@@ -56,7 +56,7 @@ pub struct TraceContents {
     pub others: Option<Box<Others>>,
 }
 
-/// What a trace has beside spans.
+/// What a trace has apart from spans.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Others {
     /// Log records by id.
@@ -68,7 +68,7 @@ pub struct Others {
     pub reports: BTreeMap<(Arc<str>, Arc<str>), Report>,
 }
 
-/// A trace laid out for evaluation.
+/// A trace prepared for evaluation.
 pub struct TraceView<'a> {
     parts: &'a TraceContents,
     shape: Shape<'a>,
@@ -76,7 +76,7 @@ pub struct TraceView<'a> {
 }
 
 impl TraceContents {
-    /// Lays the trace out.
+    /// Prepares the trace for evaluation.
     pub fn view(&self) -> TraceView<'_> {
         TraceView { parts: self, shape: Shape::new(&self.spans), logs: Logs::of(self) }
     }
@@ -93,20 +93,20 @@ impl TraceContents {
         bytes
     }
 
-    /// Of these, the bytes of texts; looks at each.
+    /// The bytes of the texts among these; scans all of them.
     pub fn text_bytes(&self) -> usize {
         let logged = self.logs().flat_map(bytes::texts_of_log);
         self.spans.texts().chain(logged).map(|text| text.len()).sum()
     }
 
-    /// Adds a log record whose id is not known.
+    /// Adds a log record with a new id.
     pub fn add_log(&mut self, log: Log) {
         let others = self.others.get_or_insert_default();
         others.log_bytes += bytes::of_log(&log);
         others.logs.insert(log.id, log);
     }
 
-    /// Drops all texts, but for the arguments of calls in log records; that there were some is still known.
+    /// Drops all texts, except the arguments of calls in log records; keeps the fact that there were some.
     pub fn drop_texts(&mut self) {
         self.spans.drop_texts();
         for log in self.others.iter_mut().flat_map(|others| others.logs.values_mut()) {
@@ -139,22 +139,22 @@ impl TraceContents {
     }
 }
 
-/// The rules that a trace is evaluated by.
+/// The rules by which a trace is evaluated.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// The session of a trace that names none.
     pub fallback: SessionFallback,
-    /// What tells sessions with the same id apart.
+    /// What distinguishes sessions with the same id.
     pub scope: SessionScope,
     /// What a loop is.
     pub loops: LoopOptions,
     /// Whether updates have texts and arguments.
     pub keep_content: bool,
-    /// Prices of model calls whose spans do not tell their cost.
+    /// Prices of model calls whose spans do not report their cost.
     pub prices: Prices,
 }
 
-/// The reason why a trace is of no agent.
+/// The reason why a trace belongs to no agent.
 pub fn ignored(parts: &TraceContents) -> &'static str {
     let has = |operation| parts.spans.operations().any(|other| other == operation);
     if has(Operation::Evaluation) {
@@ -168,10 +168,10 @@ pub fn ignored(parts: &TraceContents) -> &'static str {
     }
 }
 
-/// Evaluates a trace; `None` if it is of no agent: if it has no model call, tool or agent span of its own.
+/// Evaluates a trace; `None` if it belongs to no agent: if it has no model call, tool or agent span of its own.
 ///
-/// The stage fills in revision, state and times of arrival. The output's digest, by which outputs are compared, is there only
-/// if the trace is done: for a text that still grows it is not worth computing.
+/// The stage fills in revision, state and times of arrival. The digest of the output, by which outputs are compared, is present
+/// only if the trace is done: for a text that still grows it is not worth computing.
 pub fn evaluate(
     trace_id: TraceId,
     TraceView { parts, shape, logs }: &TraceView<'_>,
@@ -238,7 +238,7 @@ pub fn evaluate(
     Some(update)
 }
 
-/// Whether [`evaluate`] would find a loop in an open trace; takes less time, as it looks for nothing else.
+/// Whether [`evaluate`] would find a loop in an open trace; it is faster, as it computes nothing else.
 pub fn has_loop(TraceView { shape, logs, .. }: &TraceView<'_>, rules: &Rules) -> bool {
     if !behaves(shape) {
         return false;
@@ -250,13 +250,13 @@ pub fn has_loop(TraceView { shape, logs, .. }: &TraceView<'_>, rules: &Rules) ->
         || !loops::find_between(&calls, &compacted, &[], &rules.loops).is_empty()
 }
 
-/// Whether an agent does anything in a trace.
+/// Whether a trace has any agent activity.
 fn behaves(shape: &Shape<'_>) -> bool {
     let active = [Operation::Chat, Operation::ExecuteTool, Operation::InvokeAgent];
     active.into_iter().any(|operation| shape.has(operation))
 }
 
-/// The model calls of a trace, with what its log records tell of them.
+/// The model calls of a trace, with the facts from its log records.
 fn model_calls<'s>(shape: &'s Shape<'_>, logs: &Logs<'s>) -> ModelCalls<'s> {
     let mut models = shape.model_calls();
     for model in &mut models {
@@ -279,7 +279,7 @@ pub(crate) fn named_agent(trace: &TraceView<'_>, known: &mut AgentKeys) -> Optio
     Some(agent(trace, known)).filter(|agent| !agent.agent_name.is_empty())
 }
 
-/// Whether a log record told the root of a trace: such a root comes first, and the whole trace is of its agent.
+/// Whether the root of a trace is from a log record: such a root arrives first, and the whole trace belongs to its agent.
 pub fn is_turn(TraceView { shape, .. }: &TraceView<'_>) -> bool {
     shape.root().is_some_and(SpanView::is_record)
 }
@@ -294,9 +294,9 @@ fn outcome(update: &mut TraceFacts, shape: &Shape<'_>, models: &[ModelCall<'_>])
     let root = shape.own_root();
     update.complete = root.is_some();
     update.status = root.map(|root| root.status);
-    // A root that says nothing of how it ended may be a step around the agent, and some libraries send none of a run that failed.
+    // A root without status may be a step around the agent, and some libraries send none for a failed run.
     let without_status = root.is_none_or(|root| root.status == Status::Unset);
-    // One that ended well survived whatever failed, if it is not a step around agents, of which it says nothing.
+    // A root that ended well survived whatever failed, unless it is a step around agents, which says nothing about them.
     let well = root.is_some_and(|root| root.status == Status::Ok);
     let around = root
         .is_some_and(|root| matches!(root.operation, Operation::Other | Operation::CreateAgent));
@@ -307,7 +307,7 @@ fn outcome(update: &mut TraceFacts, shape: &Shape<'_>, models: &[ModelCall<'_>])
     update.error = failed || (!well && shape.ended_in_failure(models));
 }
 
-/// The kind of error of the outermost span that failed and tells it, else of the last model call of which a record does.
+/// The kind of error of the outermost failed span that reports one, else of the last model call with a record of one.
 fn error_type(shape: &Shape<'_>, models: &[ModelCall<'_>]) -> Option<Arc<str>> {
     let told = shape.outermost_first().find_map(SpanView::error_type);
     told.or_else(|| models.iter().rev().find_map(|model| model.error_type)).cloned()
@@ -361,10 +361,10 @@ fn spent(
     spends
 }
 
-/// What each model call of a trace spent, and then each total; few traces have more.
+/// The usage of each model call of a trace, and then of each total; few traces have more.
 type Spends = SmallVec<[Spend; 8]>;
 
-/// What a model call spent.
+/// The usage of a model call.
 fn spend(span: &ModelCall<'_>, model: Option<&Model<'_>>, prices: &Prices) -> Spend {
     let cost = |model: &Model<'_>| {
         let at = |name: Named<'_>| prices.of_model(name.text, model.shipped(name), &model.tokens);
@@ -379,7 +379,7 @@ fn spend(span: &ModelCall<'_>, model: Option<&Model<'_>>, prices: &Prices) -> Sp
     }
 }
 
-/// The models of these calls that no table has a price for, each with its number of calls; only calls with known tokens count.
+/// The models of these calls without a price in any table, each with its number of calls; only calls with known tokens count.
 fn unknown_models(unpriced: &[&ModelCall<'_>], prices: &Prices) -> Vec<(Arc<str>, u64)> {
     let mut models: BTreeMap<&Arc<str>, u64> = BTreeMap::new();
     let tells = |model: &Model<'_>| model.tokens.input.and(model.tokens.output).is_some();
@@ -399,8 +399,8 @@ fn of_trace(trace_id: TraceId, found: loops::Found) -> Loop {
     Loop { trace_ids: vec![trace_id], calls, ..found.entry }
 }
 
-/// Marks the last model call as failed if it gave no answer at all and the root failed: some libraries report a
-/// model's error on the root alone.
+/// Marks the last model call as failed if it gave no answer and the root failed: some libraries report a model's error on the root
+/// alone.
 fn blame_last<'s>(models: &mut [ModelCall<'s>], shape: &'s Shape<'_>, logs: &Logs<'_>) {
     let Some(root) = shape.root().filter(|root| root.failed) else { return };
     let last = models.iter_mut().max_by_key(|call| call.order());
@@ -418,7 +418,7 @@ fn blame_last<'s>(models: &mut [ModelCall<'s>], shape: &'s Shape<'_>, logs: &Log
     }
 }
 
-/// What log records add to the spans they belong to.
+/// What log records add to their spans.
 struct Logs<'a> {
     by_span: BTreeMap<SpanId, Vec<&'a Log>>,
     all: Vec<&'a Log>,
@@ -445,7 +445,7 @@ impl<'a> Logs<'a> {
     }
 }
 
-/// The places of the calls that a total covers which tells what is asked.
+/// The indices of the calls that are covered by a total for which `tells` holds.
 fn covered(
     totals: &[(ModelCall<'_>, BTreeSet<usize>)],
     spends: &[Spend],
@@ -455,8 +455,8 @@ fn covered(
     telling.flat_map(|((_, below), _)| below).copied().collect()
 }
 
-/// The sum of a count over the model calls, and the number of calls that do not have it: a failed call without it used nothing, and a
-/// call that a total covers is in that total. The sum is `None` if nothing is known.
+/// The sum of a count over the model calls, and the number of calls without it: a failed call without it used nothing, and a call
+/// that a total covers is in that total. The sum is `None` if nothing is known.
 fn sum_known(
     models: &[ModelCall<'_>],
     totals: &[(ModelCall<'_>, BTreeSet<usize>)],
@@ -477,13 +477,13 @@ fn sum_known(
     (sum.into_iter().chain(totals).chain(nothing).reduce(u64::saturating_add), unknown)
 }
 
-/// The length of the longest row of model calls, in the order of their starts, between which no tool call starts.
+/// The length of the longest sequence of model calls, in the order of their starts, between which no tool call starts.
 fn calls_without_tool(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
     let starts = models.iter().map(|model| model.start.0);
     if starts.clone().is_sorted() {
         return longest_row(starts, calls);
     }
-    // Where one call has several spans, it may stand before calls that began earlier.
+    // A call with several spans may come before calls that began earlier.
     let mut starts: Vec<u64> = starts.collect();
     starts.sort_unstable();
     longest_row(starts.into_iter(), calls)
@@ -504,8 +504,8 @@ fn longest_row(starts: impl Iterator<Item = u64>, calls: &[ToolCall]) -> u64 {
     longest
 }
 
-/// The places of model calls that failed and were made again at once: the next call with the same parent began when this one had ended, no
-/// tool was called between them, and it succeeded or is an attempt as well. All of them are one step.
+/// The indices of model calls that failed and were retried at once: the next call with the same parent began after this one had
+/// ended, no tool was called between them, and it succeeded or is a failed attempt as well. All of them are one step.
 fn attempts(models: &[ModelCall<'_>], calls: &[ToolCall]) -> BTreeSet<usize> {
     let mut attempts = BTreeSet::new();
     if !models.iter().any(|call| call.failed) {
@@ -549,11 +549,11 @@ fn wasted(calls: &[ToolCall], options: &LoopOptions) -> u64 {
     wasted.count() as u64
 }
 
-/// The reported score of each name that is to be believed.
+/// The reported score that applies for each name.
 fn reported(parts: &TraceContents) -> Vec<ReportedScore> {
     let mut scores = Vec::new();
     for report in parts.others.iter().flat_map(|others| others.reports.values()) {
-        // One that is not believed is left out.
+        // A score that is outranked is left out.
         let _ = ReportedScore::from(report).join(&mut scores, usize::MAX);
     }
     scores

@@ -1,7 +1,7 @@
-//! The parts of a trace that expectations look at: its update, and facts of its spans that no update has.
+//! The parts of a trace that expectations check: its update, and facts of its spans that are not in the update.
 //!
-//! Results of tools are there if the conventions were told to keep them. A handoff is where an agent begins that is not the one
-//! before it; not within a tool call, as that returns to the caller.
+//! Results of tools are present if the conventions keep them. A handoff is the start of an agent other than the one before it,
+//! except within a tool call, as that returns to the caller.
 
 use serde_json::{Map, Value};
 
@@ -23,7 +23,7 @@ pub(super) fn observed(
 ) -> Observed {
     let content = trace.content.as_ref();
     let answer = content.and_then(|content| content.output.as_deref());
-    // If the question is there, an answer would be there too: none means that it was empty.
+    // If the question is present, an answer would be present, too: none means that it was empty.
     let silent = content.and_then(|content| content.input.as_ref()).map(|_| "");
     let tokens = trace.tokens.unwrap_or_default();
     let total = tokens.input.zip(tokens.output);

@@ -10,8 +10,8 @@ use crate::facts::{AgentKey, AgentKeys, SessionKey, TraceFacts};
 use crate::options::{SessionFallback, SessionScope};
 use crate::span::{Operation, Resource, SessionName, TraceId};
 
-/// The session of a trace: that of the outermost span that names one, else of a resource, else of JSON values. Without a namespace
-/// its scope is the agent, which [`scope_by_agent`] fills in.
+/// The session of a trace: that of the outermost span that names one, else of a resource, else from JSON values. Without a
+/// namespace its scope is the agent, which [`scope_by_agent`] fills in.
 pub(super) fn session(trace_id: TraceId, shape: &Shape<'_>, rules: &Rules) -> SessionKey {
     let outermost = || shape.outermost_first();
     let by_service = rules.scope == SessionScope::Service;
@@ -41,8 +41,8 @@ pub(super) fn session(trace_id: TraceId, shape: &Shape<'_>, rules: &Rules) -> Se
     }
 }
 
-/// Sets the scope of a session that a trace names and that has no namespace: to the name of the trace's agent, or of its service if no
-/// agent is named.
+/// Sets the scope of a session that a trace names and that has no namespace: to the name of the trace's agent, or of its service if
+/// no agent is named.
 pub fn scope_by_agent(update: &mut TraceFacts, scope: SessionScope) {
     let Some((session, agent)) = update.session.as_mut().zip(update.agent.as_ref()) else { return };
     if scope == SessionScope::Tenant || session.is_own() || !session.scope.is_empty() {
@@ -52,14 +52,14 @@ pub fn scope_by_agent(update: &mut TraceFacts, scope: SessionScope) {
     session.scope.clone_from(name);
 }
 
-/// The agent of a trace: the name of the outermost agent span that has one of its own, else that of the outermost other span that names
-/// an agent. An agent that another one or a named workflow calls as a tool does only a part of the work, and is none of these. Version,
-/// environment and service are those of that span, else of its resource. If no span names an agent, the name is that of the resource, of
-/// the outermost workflow, or the agent's id; empty if there is none.
+/// The agent of a trace: the name of the outermost agent span that has one of its own, else that of the outermost other span that
+/// names an agent. An agent that another one or a named workflow calls as a tool does only a part of the work, and does not count.
+/// Version, environment and service are those of that span, else of its resource. If no span names an agent, the name is that of
+/// the resource, of the outermost workflow, or the agent's id; empty if there is none.
 pub(super) fn agent(shape: &Shape<'_>, known: &mut AgentKeys) -> AgentKey {
     let outermost = || shape.outermost_first();
     let agents = || outermost().filter(|span| span.operation == Operation::InvokeAgent);
-    // A log record of an agent that another one began names only a part of the trace, even before the spans above have come.
+    // A log record of an agent that another one started names only a part of the trace, even before the spans above have arrived.
     let begun = |span: &&SpanView<'_>| span.is_record() && span.parent().is_some();
     let whole = |span: &&SpanView<'_>| !begun(span) && !shape.is_called(span.at);
     let mut naming = agents().chain(outermost()).filter(whole);
@@ -73,7 +73,7 @@ pub(super) fn agent(shape: &Shape<'_>, known: &mut AgentKeys) -> AgentKey {
         let own = chosen.and_then(|span| of(span.resource()));
         own.or_else(|| shape.resources().find_map(|resource| of(resource))).map(|name| &**name)
     };
-    // Workflows and ids further in are only of parts of the trace: they do not replace a generic one of the outermost span.
+    // Workflows and ids further in name only parts of the trace: they do not replace a generic name of the outermost span.
     let name = named
         .map(|(_, name)| name)
         .or_else(|| resource(|resource| resource.agent_name.as_ref()))
@@ -93,12 +93,13 @@ pub(super) fn agent(shape: &Shape<'_>, known: &mut AgentKeys) -> AgentKey {
     known.of(parts.map(Option::unwrap_or_default))
 }
 
-/// Whether a name is a user's: neither a library's generic name nor a random id.
+/// Whether a name was chosen by a user: neither a library's generic name nor a random id.
 pub(super) fn is_own(name: &&str) -> bool {
     !is_generic(name) && !is_random(name)
 }
 
-/// The agent that a span names, or that an agent's span is named after; a library's generic name for agents is none, nor is a model's.
+/// The agent that a span names, or after which an agent's span is named; a library's generic name for agents does not count, nor
+/// does a model's.
 pub(super) fn agent_name<'a>(span: &SpanView<'a>) -> Option<&'a str> {
     let agent = span.operation == Operation::InvokeAgent;
     let from_span = || {

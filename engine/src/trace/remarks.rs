@@ -1,4 +1,4 @@
-//! Remarks of a trace, beside its calls: about its session, guardrails and people.
+//! Remarks of a trace, apart from its calls: about its session, guardrails and people.
 
 use super::TraceContents;
 use super::calls::ModelCall;
@@ -6,11 +6,11 @@ use super::shape::Shape;
 use super::span_view::SpanView;
 use crate::facts::Remarks;
 
-/// Greatest number of results of guardrails that are kept of a trace.
+/// Most results of guardrails that are kept for a trace.
 const MAX: usize = 100;
 
 /// The remarks of a trace: the earlier session that the outermost span names; guardrails in the order of their spans; since when it
-/// waits for somebody; edits that people accepted or rejected; when the conversation was cut down to a summary.
+/// has been waiting for a person; edits that people accepted or rejected; when the conversation was cut down to a summary.
 pub(super) fn of(
     shape: &Shape<'_>,
     parts: &TraceContents,
@@ -38,7 +38,7 @@ pub(super) fn of(
     (remarks != Remarks::default()).then_some(remarks)
 }
 
-/// Since when the agent has been waiting for somebody; `None` if it does not, or its root has ended since.
+/// Since when the agent has been waiting for a person; `None` if it does not, or its root has ended since.
 fn waits_since(parts: &TraceContents) -> Option<u64> {
     let logged = parts.logs().filter_map(|log| log.pause);
     let last = logged.chain(parts.spans.pause()).max().filter(|last| last.waits)?;

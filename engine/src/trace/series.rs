@@ -1,11 +1,13 @@
-//! Which tool calls follow one another: those made within one call, and of agents that work at the same time those of each.
+//! Which tool calls follow one another: those made within one call, and separately those of each agent that works in parallel with
+//! others.
 //!
-//! An agent that works alone, as in a handoff, goes on with the series of who began it. Of agents that the same call or agent began and
-//! that work at the same time, those of one name that do not overlap each other, as one that is begun again and again beside another,
-//! are one series; each other one is a series of its own. Nor does an agent that is begun again with another input, and no other
-//! agent beside it, as for each item of a list, go on from what it did before: those with equal inputs are one series. So is what hangs from a span that has not come, if that span must have lasted
-//! while another such one did: while agents are at work, only what is below them has come. A log record that tells the id of the sub-agent
-//! that made a call stands for that sub-agent: records hang from no agent.
+//! An agent that works alone, as after a handoff, continues the series of its caller. Agents that the same call or agent started,
+//! and that work in parallel, have series of their own; those of one name that do not overlap each other, such as one that is
+//! started repeatedly beside another, share one. An agent that is started again with another input, without another agent beside
+//! it, as for each item of a list, does not continue its earlier series either: those with equal inputs are one series. The
+//! children of a span that has not arrived are a series, too, if that span must have overlapped with another such span: while
+//! agents are at work, only what is below them has arrived. A log record with the id of the sub-agent that made a call stands for
+//! that sub-agent, as records have no agent above them.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +17,18 @@ use super::span_view::SpanView;
 use crate::loops::begins_before;
 use crate::span::{Operation, SpanId};
 
-/// The series of the calls of a trace, as places of spans; numbers that are no places stand for spans that have not come.
+/// The series of the calls of a trace, as indices of spans; numbers past the last span stand for spans that have not arrived.
 #[derive(Debug, Default)]
 pub(super) struct Series<'a> {
-    /// By place, the agents whose calls are a series that is not the one around them.
+    /// By index, the agents whose calls are a series apart from the one around them.
     agents: BTreeMap<usize, usize>,
-    /// The same of spans that have not come.
+    /// The same for spans that have not arrived.
     absent: BTreeMap<SpanId, usize>,
-    /// The ids of sub-agents that records tell, in order.
+    /// The ids of sub-agents in records, sorted.
     ids: Vec<&'a str>,
 }
 
-/// What lasted for a time, with what it is of.
+/// A time span, and what it belongs to.
 struct Lasted<T> {
     what: T,
     start: u64,
@@ -34,13 +36,13 @@ struct Lasted<T> {
 }
 
 impl<'a> Series<'a> {
-    /// The series of a trace, some of whose spans tell calls: these are in order of their places, each with that of its call.
+    /// The series of a trace; `told` has the spans that record calls, in order, each with the index of its call.
     pub(super) fn of(shape: &Shape<'a>, told: &[(usize, usize)]) -> Self {
         let is_agent = |span: &&SpanView<'_>| span.operation == Operation::InvokeAgent;
         let agents = || shape.behaviour().filter(is_agent);
         let loose = || shape.behaviour().filter_map(|span| Some((shape.absent(span)?, span)));
         let mut series = Self::default();
-        // Most traces have one agent, and no span is missing, or one is.
+        // Most traces have one agent, and at most one span is missing.
         if agents().nth(1).is_some() {
             series.agents = agents_apart(shape, agents(), told);
         }
@@ -56,7 +58,7 @@ impl<'a> Series<'a> {
         series
     }
 
-    /// The series of what is at a place: that of the nearest call or agent above that has one.
+    /// The series of the span at an index: that of the nearest call or agent above that has one.
     pub(super) fn at(
         &self,
         shape: &Shape<'_>,
@@ -81,12 +83,12 @@ impl<'a> Series<'a> {
     }
 }
 
-/// The id of the sub-agent that made a call, if a log record tells it.
+/// The id of the sub-agent that made a call, if a log record has it.
 fn recorded_id<'a>(span: &SpanView<'a>) -> Option<&'a str> {
     span.agent_id().filter(|_| span.is_record())
 }
 
-/// The place of the call that the span at a place tells.
+/// The index of the call that the span at an index records.
 fn call_at(told: &[(usize, usize)], at: usize) -> Option<usize> {
     let place = told.binary_search_by_key(&at, |(at, _)| *at).ok()?;
     Some(told[place].1)
@@ -128,8 +130,8 @@ fn agents_apart<'s>(
     series
 }
 
-/// Adds the series of agents that work one after another, all of one name: who is given another input than the first does not go on from it.
-/// All others go on with what is around them.
+/// Adds the series of agents of one name that work one after another: an agent with another input than the first one does not
+/// continue the first one's series. All others continue the series around them.
 fn with_other_inputs<'s>(
     agents: impl Iterator<Item = Lasted<&'s SpanView<'s>>>,
     series: &mut BTreeMap<usize, usize>,
@@ -143,12 +145,12 @@ fn with_other_inputs<'s>(
     }
 }
 
-/// The mark of what an agent was given, if that is known.
+/// The mark of an agent's input, if that is known.
 fn given(agent: &SpanView<'_>) -> Option<u32> {
     agent.input().map(|input| input.mark).filter(|mark| *mark != 0)
 }
 
-/// Adds the series of agents of one name, of which some work at the same time as others. Two libraries may tell one agent.
+/// Adds the series of agents of one name, some of which work in parallel with others. Two libraries may record one agent.
 fn of_one_name<'s>(
     agents: impl Iterator<Item = Lasted<&'s SpanView<'s>>>,
     series: &mut BTreeMap<usize, usize>,
@@ -174,7 +176,8 @@ fn of_one_name<'s>(
     }
 }
 
-/// The spans that have not come and that lasted while another of them did, by what hangs from them; their numbers are `from` on.
+/// The spans that have not arrived and that overlapped with another one of them, judging by their children; their numbers start at
+/// `from`.
 fn absent_apart<'s>(
     loose: impl Iterator<Item = (SpanId, &'s SpanView<'s>)>,
     from: usize,
@@ -192,7 +195,7 @@ fn absent_apart<'s>(
     apart.zip(from..).collect()
 }
 
-/// Of each of these, in the order of their starts, whether it lasted while another one did.
+/// For each of these, in the order of their starts, whether it overlapped with another one.
 fn overlaps<T>(all: &[Lasted<T>]) -> Vec<bool> {
     let mut latest = 0;
     let mut beside: Vec<bool> = Vec::with_capacity(all.len());
@@ -200,7 +203,7 @@ fn overlaps<T>(all: &[Lasted<T>]) -> Vec<bool> {
         beside.push(begins_before(one.start, latest));
         latest = latest.max(one.end);
     }
-    // One that begins in whole milliseconds may overlap less than one that begins after it.
+    // A span with a start in whole milliseconds may overlap less than one that begins after it.
     let mut ends_after = u64::MAX;
     for (one, beside) in all.iter().zip(&mut beside).rev() {
         *beside |= ends_after < one.end;

@@ -19,58 +19,58 @@ use super::span_view::{Model, SpanView};
 use crate::loops::begins_before;
 use crate::span::{Attempt, IdHash, Operation, Resource, SpanId, Timestamp};
 
-/// The spans of a trace in order of (start, end, id), and how they hang together.
+/// The spans of a trace in order of (start, end, id), and how they are related.
 pub(super) struct Shape<'a> {
     /// All spans.
     pub(super) spans: Vec<SpanView<'a>>,
-    // Places from the outermost inwards; empty if that is their order.
+    // Indices from the outermost inwards; empty if that is their order.
     inwards: Vec<usize>,
     // The operations of the agent's own behaviour, a bit for each.
     operations: u16,
-    // Whether the spans are of several scopes, as those of two libraries are.
+    // Whether the spans have several scopes, as when two libraries record.
     mixed: bool,
     // Number of spans whose resources may differ: one if all have the same.
     differing: usize,
-    // Whether log records tell some of the spans.
+    // Whether some of the spans are from log records.
     pub(super) recorded: bool,
     // The operation of the spans that count as model calls.
     model: Operation,
     // Whether a model call has another one below it.
     nested: bool,
-    // The places of streamed answers by those of their requests.
+    // The indices of streamed responses, by those of their requests.
     answers: BTreeMap<usize, usize>,
-    // Built when it is first asked whether a span is below another.
+    // Built when it is first needed whether a span is below another.
     jumps: OnceCell<Jumps>,
     // Built when spans of several libraries are first compared; one for each span.
     lines: OnceCell<Vec<Line>>,
 }
 
-/// What the line of spans above a span leads to.
+/// Where the ancestors of a span lead.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     /// The outermost span above it, or itself.
     outermost: usize,
-    /// The nearest span above it that is of another library.
+    /// The nearest span above it from another library.
     foreign: Option<usize>,
 }
 
-/// The places of spans further up, by which it is found in a few steps whether a span is below another.
+/// The indices of spans further up, so that a few steps show whether a span is below another.
 #[derive(Debug)]
 struct Jumps {
-    /// For each span one above it, or itself if it is a root or in a cycle.
+    /// For each span one of its ancestors, or itself if it is a root or in a cycle.
     jumps: Vec<usize>,
-    /// For each span of a cycle one that stands for all of them.
+    /// For each span of a cycle, one that represents all of them.
     cycles: Vec<Option<usize>>,
 }
 
 /// The position of a span among the others.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Position {
-    /// The span above, if it is known.
+    /// The parent, if it is known.
     above: Option<usize>,
-    /// Number of known spans above, [`DEEPEST`] at most; those of a cycle count once each.
+    /// Number of known ancestors, at most [`DEEPEST`]; those of a cycle count once each.
     depth: usize,
-    /// Whether it or a span above it evaluates, and so is not the agent's behaviour.
+    /// Whether it or an ancestor is an evaluator's, and so is not the agent's behaviour.
     pub(super) evaluates: bool,
     /// Number of model calls below that have none below themselves, up to [`SEVERAL`].
     models_below: u8,
@@ -79,7 +79,7 @@ pub(super) struct Position {
 /// The model calls of a trace; few traces have more.
 pub(super) type ModelCalls<'s> = SmallVec<[ModelCall<'s>; 8]>;
 
-/// Spans that tell what several model calls used together, each with the places of these calls.
+/// Spans with the total usage of several model calls, each with the indices of these calls.
 pub(super) type Totals<'s> = Vec<(ModelCall<'s>, BTreeSet<usize>)>;
 
 /// The tool calls of a trace; few traces have more.
@@ -90,7 +90,7 @@ impl<'a> Shape<'a> {
         let mut spans: Vec<SpanView<'_>> = Vec::with_capacity(rows.len());
         spans.extend(rows.iter());
         spans.sort_by_key(|span| (span.start, span.end, span.span_id));
-        // Places by row, if there are many.
+        // Indices by row, if there are many.
         let mut places = if rows.are_many() { vec![0; rows.len()] } else { Vec::new() };
         for (at, span) in spans.iter_mut().enumerate() {
             let row = mem::replace(&mut span.at, at);
@@ -102,7 +102,7 @@ impl<'a> Shape<'a> {
             }
             rows.place_of(id).map(|row| places[row])
         };
-        // Spans with one parent are mostly next to each other.
+        // Spans with the same parent are usually adjacent.
         let mut last = (None, None);
         for at in 0..spans.len() {
             let parent = spans[at].parent();
@@ -130,7 +130,7 @@ impl<'a> Shape<'a> {
                 differing = spans.len();
             }
         }
-        // Where no model call has a span, agent spans that tell what all their calls used count as model calls.
+        // If no model call has a span, agent spans with the usage of all their calls count as model calls.
         let has_chat = operations & bit(Operation::Chat) != 0;
         let model = if has_chat { Operation::Chat } else { Operation::InvokeAgent };
         let mut shape = Self {
@@ -161,12 +161,12 @@ impl<'a> Shape<'a> {
         self.operations & bit(operation) != 0
     }
 
-    /// Whether the agent ended for a person to answer.
+    /// Whether the agent stopped early for a person to answer.
     pub(super) fn is_interrupted(&self) -> bool {
         self.behaviour().any(SpanView::is_interrupted)
     }
 
-    /// The first of the agent's own reports that it is in a loop.
+    /// The agent's first own report that it is in a loop.
     pub(super) fn reported_loop(&self) -> Option<&SpanView<'a>> {
         self.behaviour().filter(|_| self.recorded).find(|span| span.reports_loop())
     }
@@ -187,7 +187,7 @@ impl<'a> Shape<'a> {
         self.outermost_first().take(self.differing).map(|span| &**span.resource())
     }
 
-    /// The tenant that the spans are of.
+    /// The tenant of the spans.
     pub(super) fn tenant(&self) -> Option<&'a Arc<str>> {
         self.spans.iter().take(self.differing).find_map(|span| span.resource().tenant.as_ref())
     }
@@ -197,8 +197,8 @@ impl<'a> Shape<'a> {
         self.behaviour().find(|span| span.parent().is_none())
     }
 
-    /// The span without a parent that tells how the trace ended: of several, as where the context was lost, that of the agent, best of one
-    /// that has a name of its own.
+    /// The span without a parent that shows how the trace ended: if there are several, as when the context was lost, that of the
+    /// agent, preferably one with a name of its own.
     pub(super) fn own_root(&self) -> Option<&SpanView<'a>> {
         let roots = || self.behaviour().filter(|span| span.parent().is_none());
         let mut first_ones = roots();
@@ -212,8 +212,8 @@ impl<'a> Shape<'a> {
 
     /// Model calls without a model call below them, in order; two spans of one call count once.
     ///
-    /// Two libraries may watch one call: one span inside the other, two spans of one answer, or one beside the other.
-    /// What one span of a call does not tell is taken from the other.
+    /// Two libraries may record one call: with one span inside the other, with two spans of one response, or in parallel. What one
+    /// span of a call lacks is taken from the other.
     pub(super) fn model_calls(&self) -> ModelCalls<'_> {
         let mut answers: BTreeMap<IdHash, usize> = BTreeMap::new();
         let models = || self.behaviour().filter(|span| self.is_model(span));
@@ -225,7 +225,7 @@ impl<'a> Shape<'a> {
             let mut call = self.completed(span);
             let id = call.response_id();
             let again = id.and_then(|id| answers.get(&id).copied());
-            // Of one library, two uses of tokens are two answers: some servers give few ids, again and again.
+            // In one library, different usage means different responses: some servers reuse a few response ids.
             let again = again.filter(|at| {
                 let other = &calls[*at];
                 let apart = other.scope() == call.scope() && !(other.recorded || call.recorded);
@@ -239,7 +239,8 @@ impl<'a> Shape<'a> {
                     }
                     calls[at].recorded |= call.recorded;
                     complete(&mut calls[at], &call);
-                    // Only the record tells that another agent made the call, so its place is taken, best of one that names the agent.
+                    // Only the record shows that another agent made the call, so its position is used, preferably one that names
+                    // the agent.
                     let aside = self.aside(call.at);
                     if aside.is_some() && aside >= self.aside(calls[at].at) {
                         calls[at].at = call.at;
@@ -253,7 +254,7 @@ impl<'a> Shape<'a> {
         calls
     }
 
-    /// The place of the call that is the same as this one, that another library or a log record also recorded.
+    /// The index of the call that is the same as this one, as recorded by another library or a log record.
     fn watched(&self, calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
         if !self.mixed {
             return None;
@@ -264,9 +265,10 @@ impl<'a> Shape<'a> {
         beside.or_else(|| told_of(calls, call))
     }
 
-    /// Whether two model spans have one parent. If they have the same number of tokens, or both failed, it is enough that one hangs from
-    /// a span above the other, or each from spans of its own library: a library whose spans no other one sees, as LangChain's callbacks
-    /// make them, does not get those of others below them.
+    /// Whether two model spans have a common parent. If they have the same number of tokens, or both failed, it suffices that the
+    /// parent of one is an ancestor of the other, or that only spans of its own library lead from a common ancestor to each: the
+    /// spans of a library that no other one sees, such as LangChain's callbacks, do not become parents of other libraries' spans
+    /// below them.
     fn have_common_parent(&self, one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
         let around = || self.is_below(one.at, other.at) || self.is_below(other.at, one.at);
         let alike = || counted_alike(one, other) || (failed_alike(one, other) && !around());
@@ -278,7 +280,7 @@ impl<'a> Shape<'a> {
         one.parent() == other.parent() || (alike() && hang())
     }
 
-    /// Whether a span hangs from one that is above another, or from the absent one that the other's outermost one hangs from.
+    /// Whether the parent of a span is an ancestor of another, or is absent and also the parent of the other's outermost span.
     fn is_child_of_ancestor(&self, one: &SpanView<'_>, other: &SpanView<'_>) -> bool {
         match one.position.above {
             Some(above) => self.is_below(other.at, above),
@@ -286,13 +288,13 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Whether two spans are of two libraries that record the same work beside each other: from what is above both, present or absent, only
-    /// spans of its own library lead down to each.
+    /// Whether two spans are of two libraries that record the same work in parallel: from a common ancestor, present or absent,
+    /// only spans of its own library lead down to each.
     fn share_ancestry_by_library(&self, one: &SpanView<'_>, other: &SpanView<'_>) -> bool {
         let (outermost, outer) = (self.outermost(one.at), self.outermost(other.at));
         let present = outermost.at == outer.at && ![one.at, other.at].contains(&outer.at);
         let absent = outermost.parent().is_some() && outermost.parent() == outer.parent();
-        // A span of another library that is above both does not stand between.
+        // A span of another library that is above both does not separate them.
         let led = |span: &SpanView<'_>, other: &SpanView<'_>| {
             let foreign = self.line(span.at).foreign;
             foreign.is_none_or(|foreign| self.is_below(other.at, foreign))
@@ -300,7 +302,8 @@ impl<'a> Shape<'a> {
         (present || absent) && led(one, other) && led(other, one)
     }
 
-    /// The outermost span above the one at a place, or that one itself: where its parent is absent, that of all of them.
+    /// The outermost ancestor of the span at an index, or that span itself: if its parent is absent, it is the absent parent of all
+    /// of them.
     fn outermost(&self, at: usize) -> &SpanView<'a> {
         &self.spans[self.line(at).outermost]
     }
@@ -322,8 +325,8 @@ impl<'a> Shape<'a> {
         lines[at]
     }
 
-    /// Spans around model calls that tell what all of them used, where the calls themselves do not: model spans, and else the agents
-    /// that made the calls.
+    /// Spans around model calls that report the usage of all of them, where the calls themselves do not: model spans, and else the
+    /// agents that made the calls.
     pub(super) fn totals(&self, calls: &[ModelCall<'_>]) -> Totals<'_> {
         if calls.iter().all(ModelCall::is_counted) {
             return Totals::new();
@@ -334,7 +337,7 @@ impl<'a> Shape<'a> {
         totals
     }
 
-    /// Model spans around other model calls. Of two such spans around a call the outer one counts.
+    /// Model spans around other model calls. If two such spans are around a call, the outer one counts.
     fn totals_of_models(&self, calls: &[ModelCall<'_>]) -> Totals<'_> {
         if !self.nested {
             return Totals::new();
@@ -359,8 +362,8 @@ impl<'a> Shape<'a> {
         found.into_values().collect()
     }
 
-    /// Agents none of whose own model calls has tokens or is in a total; what they tell is of no use if all of these failed, as some libraries
-    /// add up over several runs.
+    /// Agents whose own model calls have no tokens and are in no total; their own numbers are ignored if all of these calls failed,
+    /// as some libraries add up over several runs.
     fn totals_of_agents(&self, calls: &[ModelCall<'_>], told: &BTreeSet<usize>) -> Totals<'_> {
         let mut found: BTreeMap<usize, Vec<&ModelCall<'_>>> = BTreeMap::new();
         for call in calls {
@@ -378,7 +381,7 @@ impl<'a> Shape<'a> {
         found.into_iter().map(total).collect()
     }
 
-    /// Spans of no known operation by name; where tools have no spans of their own, these are the functions that ran.
+    /// Spans of no known operation by name; if tools have no spans of their own, these are the functions that ran.
     pub(super) fn functions(&self) -> BTreeMap<&str, Vec<&SpanView<'a>>> {
         let mut functions: BTreeMap<&str, Vec<&SpanView<'a>>> = BTreeMap::new();
         for span in self.behaviour().filter(|span| span.operation == Operation::Other) {
@@ -387,8 +390,8 @@ impl<'a> Shape<'a> {
         functions
     }
 
-    /// The tool calls of tool spans that ran, in order. A span inside another of the same tool is no further call, and the records of a call are
-    /// one with it, as are the spans of another library beside it; it has failed if the last of the spans inside has.
+    /// The tool calls of tool spans that ran, in order. A span inside another of the same tool is not another call; the records of
+    /// a call, and the spans of another library beside it, are merged with it. It has failed if the last of the spans inside has.
     pub(super) fn tool_spans(&self) -> ToolSpans<'_> {
         let tools = self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
         let tools: SmallVec<[&SpanView<'_>; 8]> = tools.collect();
@@ -397,25 +400,25 @@ impl<'a> Shape<'a> {
             return calls;
         }
         let again = has_again(tools.iter().filter_map(|span| span.call_id()));
-        // Ids of calls with the places of the calls; filled only if an id comes more than once.
+        // Ids of calls with the indices of the calls; filled only if an id occurs more than once.
         let mut by_id: BTreeSet<(IdHash, usize)> = BTreeSet::new();
         calls.reserve_exact(tools.len());
-        // The places of the spans that tell calls, with those of the calls.
+        // The indices of the spans that record calls, with those of the calls.
         let mut told: Vec<(usize, usize)> = Vec::with_capacity(tools.len());
-        // By place of a call's span, the last span of the call inside.
+        // By index of a call's span, the last span inside it.
         let mut inside: BTreeMap<usize, ToolSpan<'_>> = BTreeMap::new();
-        // What a person refused did not run, whatever other spans and records of the call say.
+        // A call that a person refused did not run, whatever its other spans and records say.
         let refused = tools.iter().filter(|span| span.is_refused());
         let refused: BTreeSet<IdHash> = refused.filter_map(|span| span.call_id()).collect();
         let runs = |span: &&SpanView<'_>| {
             let is_refused = span.call_id().is_some_and(|id| refused.contains(&id));
-            // A tool that waits for a person runs when somebody has answered.
+            // A tool that waits for a person runs after the answer.
             !span.is_interrupted() && !span.is_refused() && !is_refused
         };
         for own in tools.into_iter().filter(runs).map(ToolSpan::of) {
             let name = own.tool_name();
             if own.is_phantom() {
-                // Where a call and its execution both have spans, the failure is on the execution.
+                // If a call and its execution both have spans, the failure is on the execution.
                 let above = own.position.above;
                 let call =
                     above.and_then(|above| calls.binary_search_by_key(&above, |call| call.at).ok());
@@ -431,7 +434,7 @@ impl<'a> Shape<'a> {
             let same = known.into_iter().flatten().map(|(_, at)| *at).find(|at| {
                 let other = &calls[*at];
                 let is_named = other.tool().is_some_and(|other| other.name == name);
-                // A library has but one span for a call: some give all calls of a tool one id.
+                // A library has only one span for a call: some use one id for all calls of a tool.
                 other.recorded || own.recorded || (is_named && other.scope() != own.scope())
             });
             if let Some(same) = same {
@@ -459,9 +462,9 @@ impl<'a> Shape<'a> {
         calls
     }
 
-    /// The place of the outermost span of the call that this one is inside: at any depth below a span of the same tool, or of the same id
-    /// with nothing between. Some models give the calls of different agents the same ids. What serves a call, as an MCP server does, may
-    /// be told by another library, under the tool's name without the prefix that the agent knows it by.
+    /// The index of the outermost span of the call that this one is inside: at any depth below a span of the same tool, or directly
+    /// below one with the same id. (Some models give the calls of different agents the same ids.) The server of a call, such as an
+    /// MCP server, may be recorded by another library, under the tool's name without the prefix that the agent uses.
     fn call_around(&self, own: &ToolSpan<'_>) -> Option<usize> {
         let is_same = |above: &&SpanView<'_>| {
             above.operation == Operation::ExecuteTool && above.call_id() == own.call_id()
@@ -473,7 +476,7 @@ impl<'a> Shape<'a> {
         of_tool.filter(|_| name.is_some()).or(same).map(|outermost| outermost.at)
     }
 
-    /// The name by which another library tells the call that this one serves, with nothing at work between.
+    /// The name under which another library records the call that this one serves, with nothing at work between.
     fn served(&self, own: &ToolSpan<'_>, name: Option<&Arc<str>>) -> Option<&Arc<str>> {
         let name = name.filter(|_| self.mixed)?;
         let at_work = [Operation::Chat, Operation::InvokeAgent];
@@ -484,13 +487,14 @@ impl<'a> Shape<'a> {
         others.filter_map(SpanView::tool_name).filter(|call| is_served_as(call, name)).last()
     }
 
-    /// The place of the call that is the same as this one, which another library tells beside it: one has but one span for a call.
+    /// The index of the call that is the same as this one, recorded in parallel by another library: a library has only one span for
+    /// a call.
     fn told_beside(&self, calls: &[ToolSpan<'_>], own: &ToolSpan<'_>) -> Option<usize> {
         if !self.mixed {
             return None;
         }
         calls.iter().position(|call| {
-            // What works inside a call and is not of it is another one.
+            // Work inside a call that is not part of it is another call.
             may_be_same(call, own)
                 && !self.ancestors(own.at).any(|above| above.at == call.at)
                 && (call.parent() == own.parent()
@@ -500,8 +504,8 @@ impl<'a> Shape<'a> {
         })
     }
 
-    /// Whether a run that no agent or tool had called failed, and nothing was begun after that: an agent's, or that of the outermost span of
-    /// a library around model calls and agents.
+    /// Whether a run without an agent or tool above it failed, and nothing began after that: an agent's run, or that of the
+    /// outermost span of a library around model calls and agents.
     pub(super) fn ends_in_failure(&self) -> bool {
         let (agents, others): (Vec<_>, Vec<_>) = self
             .failed_at_end()
@@ -510,7 +514,7 @@ impl<'a> Shape<'a> {
         !agents.is_empty() || self.is_run(&others)
     }
 
-    /// Whether an agent that no agent or tool had called failed, and after that nothing was begun and nothing beside it went well.
+    /// Whether an agent without an agent or tool above it failed, and after that nothing began and no parallel work succeeded.
     pub(super) fn ends_in_agent_failure(&self) -> bool {
         let mut agents = self.failed_at_end();
         agents.retain(|span| span.operation == Operation::InvokeAgent);
@@ -524,8 +528,8 @@ impl<'a> Shape<'a> {
         agents.iter().any(|span| Some(span.end) > survived)
     }
 
-    /// Whether below a span that is no agent's an agent worked at several things, as at the items of a batch: conversations, or runs of
-    /// tasks. Whether it failed at one of them, and did not succeed at that later.
+    /// Whether an item of a batch failed and did not succeed later. A batch is a trace whose root is not an agent's, in which an
+    /// agent worked on several conversations or runs of tasks.
     pub(super) fn has_failed_batch_item(&self) -> bool {
         let is_outermost = |span: &&SpanView<'_>| {
             span.operation == Operation::InvokeAgent && !self.is_called_by_any(span.at)
@@ -549,7 +553,8 @@ impl<'a> Shape<'a> {
         last.values().any(lost)
     }
 
-    /// The conversation, and the run of a task, that a span is part of: those of the nearest span that names them, from it outwards.
+    /// The conversation, and the run of a task, that a span is part of: those of the nearest span that names them, from it
+    /// outwards.
     fn item<'s>(&'s self, span: &'s SpanView<'a>) -> Option<[Option<&'s str>; 4]> {
         let outwards = || iter::once(span).chain(self.ancestors(span.at));
         let session = outwards().find_map(SpanView::session).map(|session| &*session.id);
@@ -560,7 +565,7 @@ impl<'a> Shape<'a> {
         item.iter().any(Option::is_some).then_some(item)
     }
 
-    /// The agents and steps that no agent or tool had called, that failed, and after whose end nothing was begun.
+    /// The agents and steps without an agent or tool above them that failed, and after whose end nothing began.
     fn failed_at_end(&self) -> Vec<&SpanView<'a>> {
         let may_run = [Operation::InvokeAgent, Operation::Other];
         let mut failed = self.behaviour().filter(|span| span.failed).peekable();
@@ -600,13 +605,15 @@ impl<'a> Shape<'a> {
         !outermost.is_empty() && self.behaviour().filter(at_work).any(|span| is_below(span.at))
     }
 
-    /// Whether a part of the run failed that the whole run fails with, and no run after it went well; what a tool does is the tool's.
+    /// Whether a part of the run failed with which the whole run fails, and no run after it succeeded; what happens inside tools
+    /// does not count.
     pub(super) fn has_failed_run(&self) -> bool {
         let failed = |span: &SpanView<'_>| span.fails_run() && !self.is_inside_tool(span.at);
         self.behaviour().any(|span| failed(span) && !self.is_run_again(span.at))
     }
 
-    /// Whether an agent that no agent or tool had called went well, and began after the one had ended that the span at a place is a part of.
+    /// Whether an agent without an agent or tool above it succeeded, and began after the end of the agent that contains the span at
+    /// this index.
     fn is_run_again(&self, at: usize) -> bool {
         let is_agent = |span: &&SpanView<'_>| span.operation == Operation::InvokeAgent;
         let Some(own) = self.ancestors(at).find(is_agent) else { return false };
@@ -621,7 +628,7 @@ impl<'a> Shape<'a> {
         self.behaviour().any(|span| span.start >= call.end && span.span_id != call.span_id)
     }
 
-    /// The last model call; in a turn told by log records, the last one that the agent itself made, if it made any.
+    /// The last model call; in a turn from log records, the last one that the agent itself made, if it made any.
     pub(super) fn last_model<'m, 's>(
         &self,
         models: &'m [ModelCall<'s>],
@@ -631,8 +638,8 @@ impl<'a> Shape<'a> {
             .or_else(|| models.iter().max_by_key(|call| call.order()))
     }
 
-    /// Whether the last model call of the outermost agent that makes any failed. What an agent calls as a tool is not its own. Of calls
-    /// at the same time one that succeeded is enough.
+    /// Whether the last model call of the outermost agent that makes any failed. The calls of an agent that it calls as a tool are
+    /// not its own. If calls run in parallel, one success is enough.
     pub(super) fn ended_in_failure(&self, models: &[ModelCall<'_>]) -> bool {
         if !models.iter().any(|call| call.failed) {
             return false;
@@ -650,21 +657,21 @@ impl<'a> Shape<'a> {
         failed(last) && !own().any(|call| !failed(call) && beside(call))
     }
 
-    /// The numbers of tools and of agents above the span at a place.
+    /// The numbers of tools and of agents above the span at an index.
     fn steps_above(&self, at: usize) -> (usize, usize) {
         let count =
             |operation| self.ancestors(at).filter(|above| above.operation == operation).count();
         (count(Operation::ExecuteTool), count(Operation::InvokeAgent))
     }
 
-    /// Whether a model call that is around this one succeeded all the same, as where a gateway tries again.
+    /// Whether a model call around this one succeeded anyway, as when a gateway retries.
     pub(super) fn is_survived(&self, call: &ModelCall<'_>) -> bool {
         let succeeded = |above: &SpanView<'a>| self.is_model(above) && !above.failed;
         self.nested && self.around(call.span.at).any(succeeded)
     }
 
-    /// The name of the agent that did what a span tells: the one that the span names, else the one of the span's id, else that of the
-    /// nearest agent above the place, or the one that the nearest tool call above began.
+    /// The name of the agent that did the work of a span: the one that the span names, else the one with the span's agent id, else
+    /// that of the nearest agent above, or the one that the nearest tool call above started.
     pub(super) fn doer<'s>(
         &'s self,
         ids: &BTreeMap<&'s str, &'s str>,
@@ -675,7 +682,7 @@ impl<'a> Shape<'a> {
         agent_name(span).or_else(by_id).or_else(|| self.ancestors(at).find_map(agent_below))
     }
 
-    /// The names of agents by the ids that spans tell together with them; an id with several names tells none.
+    /// The names of agents by the ids that occur together with them on spans; ids with several names are left out.
     pub(super) fn agent_ids(&self) -> BTreeMap<&'a str, &'a str> {
         let told = self.behaviour().filter_map(|span| Some((span.agent_id()?, agent_name(span)?)));
         let mut names: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -684,19 +691,19 @@ impl<'a> Shape<'a> {
         names.into_iter().filter_map(|(id, mut names)| Some((id, names.pop_first()?))).collect()
     }
 
-    /// Whether a log record tells that another agent than the turn's did what is at this place.
+    /// Whether a log record shows that an agent other than the turn's did the work at this index.
     fn is_aside(&self, at: usize) -> bool {
         self.aside(at).is_some()
     }
 
-    /// Of what a log record tells that another agent than the turn's did, whether it names that agent.
+    /// For a log record of work by an agent other than the turn's, whether it names that agent.
     fn aside(&self, at: usize) -> Option<bool> {
         let is_begun = |above: &&SpanView<'_>| above.is_record() && above.parent().is_some();
         let begun = self.recorded.then(|| self.ancestors(at).find(is_begun)).flatten();
         begun.map(|above| above.agent_name().is_some())
     }
 
-    /// The place of the agent or tool that did what is at this place.
+    /// The index of the agent or tool that did the work at this index.
     pub(super) fn maker(&self, at: usize) -> Option<usize> {
         let makes = |above: &&SpanView<'_>| {
             matches!(above.operation, Operation::ExecuteTool | Operation::InvokeAgent)
@@ -704,7 +711,7 @@ impl<'a> Shape<'a> {
         self.ancestors(at).find(makes).map(|above| above.at)
     }
 
-    /// The parent of a span that hangs from one which has not come.
+    /// The parent of a span whose parent has not arrived.
     pub(super) fn absent(&self, span: &SpanView<'_>) -> Option<SpanId> {
         if span.position.above.is_some() { None } else { span.parent() }
     }
@@ -725,8 +732,8 @@ impl<'a> Shape<'a> {
             })
     }
 
-    /// Finds the request of each streamed answer: of those that the same library sent beside it and that ended before it began, the last
-    /// without an answer.
+    /// Finds the request of each streamed response: among those that the same library sent beside it and that ended before it
+    /// began, the last one without a response.
     fn join_answers(&mut self) {
         let streamed: Vec<usize> =
             self.spans.iter().filter(|span| span.streamed).map(|span| span.at).collect();
@@ -743,7 +750,7 @@ impl<'a> Shape<'a> {
         alone.into_iter().for_each(|at| self.spans[at].streamed = false);
     }
 
-    /// The model call of a span, together with its answer if that has a span of its own.
+    /// The model call of a span, together with its response if that has a span of its own.
     fn call_of<'s>(&'s self, span: &'s SpanView<'a>) -> ModelCall<'s> {
         let asked = ModelCall::of(span);
         let Some(answer) = self.answers.get(&span.at) else { return asked };
@@ -759,7 +766,7 @@ impl<'a> Shape<'a> {
             && (span.operation == Operation::Chat || span.has_model())
     }
 
-    /// A model call, completed from the model spans that are around this one alone.
+    /// A model call, completed from the model spans that are around this call only.
     fn completed<'s>(&'s self, span: &'s SpanView<'a>) -> ModelCall<'s> {
         let mut call = self.call_of(span);
         if !self.nested {
@@ -777,7 +784,7 @@ impl<'a> Shape<'a> {
             self.is_model(span) && self.around(span.at).any(|above| self.is_model(above))
         };
         let mut above = self.spans.iter().filter_map(|span| span.position.above);
-        // Mostly nothing is below a model call.
+        // Usually nothing is below a model call.
         self.nested =
             above.any(|at| self.is_model(&self.spans[at])) && self.spans.iter().any(inside);
         if !self.nested {
@@ -801,8 +808,8 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Visits the places of the spans around the one at a place, the nearest first, until a visit tells that those further out have had
-    /// theirs, from a span below. In a cycle, whose spans are below each other, all are visited.
+    /// Visits the indices of the spans around the one at an index, the nearest first, until a visit reports that those further out
+    /// were already visited from another span. In a cycle, whose spans are below each other, all are visited.
     fn climb(&self, at: usize, mut visit: impl FnMut(usize) -> bool) {
         for above in self.around(at) {
             if !visit(above.at) && !self.is_in_cycle(above.at) {
@@ -817,7 +824,7 @@ impl<'a> Shape<'a> {
         above.is_some_and(|above| self.spans[above].position.depth == depth)
     }
 
-    /// Whether the span at a place has the one at another above it. Takes no longer the deeper it is.
+    /// Whether the span at one index is below the one at another. The time does not grow with the depth.
     fn is_below(&self, at: usize, above: usize) -> bool {
         let least = self.spans[above].position.depth;
         let Jumps { jumps, cycles } = self.jumps.get_or_init(|| self.jumps());
@@ -850,19 +857,19 @@ impl<'a> Shape<'a> {
         Jumps { jumps, cycles }
     }
 
-    /// Whether a span is a step of its own: model calls within it are no part of those around it, as where a library runs tools, and
-    /// with them other agents, within the call that asked for them.
+    /// Whether a span is a step of its own: model calls within it are not part of those around it, as when a library runs tools,
+    /// and with them other agents, within the call that requested them.
     fn is_step(&self, span: &SpanView<'_>) -> bool {
         self.model == Operation::Chat
             && matches!(span.operation, Operation::ExecuteTool | Operation::InvokeAgent)
     }
 
-    /// The known spans above the one at a place up to the next tool or agent, the nearest first.
+    /// The known ancestors of the span at an index up to the next tool or agent, the nearest first.
     fn around(&self, at: usize) -> impl Iterator<Item = &SpanView<'a>> {
         self.ancestors(at).take_while(|above| !self.is_step(above))
     }
 
-    /// The known spans above the one at a place, the nearest first; ends at a cycle.
+    /// The known ancestors of the span at an index, the nearest first; ends at a cycle.
     pub(super) fn ancestors(&self, at: usize) -> impl Iterator<Item = &SpanView<'a>> {
         let Position { above, depth, .. } = self.spans[at].position;
         let above = iter::successors(above, |at| self.spans[*at].position.above).take(depth);
@@ -870,7 +877,7 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// The agent at work below a span: the one that the span is of, or the one that the tool call began.
+/// The agent at work below a span: the span's own, or the one that the tool call started.
 pub(super) fn agent_below<'s>(span: &SpanView<'s>) -> Option<&'s str> {
     match span.operation {
         Operation::InvokeAgent => agent_name(span),
@@ -884,7 +891,7 @@ pub(super) fn agent_below<'s>(span: &SpanView<'s>) -> Option<&'s str> {
     }
 }
 
-/// Counting stops here: more than one is all that matters.
+/// Counting stops here: only "more than one" matters.
 const SEVERAL: u8 = 2;
 
 /// The bit of an operation in a set.
@@ -901,26 +908,26 @@ impl Position {
         (self.depth, self.evaluates) = (depth, evaluates);
     }
 
-    /// The depth of a span that hangs on it, and whether that is inside one that evaluates.
+    /// The depth of a child of this span, and whether the child is inside an evaluator's span.
     fn below(self) -> (usize, bool) {
         (self.depth + 1, self.evaluates)
     }
 }
 
-/// Depths of spans that were not met yet, and of those on the path that is being followed.
+/// Depths of spans that were not visited yet, and of those on the current path.
 const UNKNOWN: usize = usize::MAX;
 const ON_PATH: usize = usize::MAX - 1;
 
-/// Most spans that are above another; one that is deeper hangs beside the one above it, so that a walk outwards is short.
+/// Most ancestors of a span; a deeper one is attached beside its parent, so that a walk outwards is short.
 const DEEPEST: usize = 256;
 
-/// Fills in for each span how many are above it, and whether it or one above it evaluates. In a cycle, each span is above all
-/// others, or, in a long one, above the nearest.
+/// Fills in for each span how many ancestors it has, and whether it or one of these is an evaluator's. In a cycle, each span is
+/// above all others or, in a long one, above the nearest.
 fn descend(spans: &mut [SpanView<'_>]) {
     let mut path = Vec::new();
     for first in 0..spans.len() {
         let above = spans[first].position.above.map(|at| spans[at].position);
-        // Most spans come after the one above them.
+        // Most spans come after their parents.
         if spans[first].position.depth == UNKNOWN && above.is_none_or(|above| above.depth < ON_PATH)
         {
             hang(spans, first);
@@ -932,7 +939,7 @@ fn descend(spans: &mut [SpanView<'_>]) {
             path.push(at);
             next = spans[at].position.above;
         }
-        // A path ends at a root, at a span of known depth, or, in a cycle, at one of its own steps.
+        // A path ends at a root, at a span of known depth or, in a cycle, at one of its own spans.
         if let Some(at) = next.filter(|at| spans[*at].position.depth == ON_PATH) {
             let step = path.iter().position(|step| *step == at).unwrap_or(path.len());
             let cycle = path.split_off(step);
@@ -947,7 +954,7 @@ fn descend(spans: &mut [SpanView<'_>]) {
     }
 }
 
-/// Fills in the position of a span that is not in a cycle, of which the one above has its own.
+/// Fills in the position of a span that is not in a cycle and whose parent has its position.
 fn hang(spans: &mut [SpanView<'_>], at: usize) {
     let above = match spans[at].position.above {
         Some(above) if spans[above].position.depth >= DEEPEST => spans[above].position.above,
@@ -963,7 +970,8 @@ fn evaluates(span: &SpanView<'_>) -> bool {
     span.operation == Operation::Evaluation
 }
 
-/// Whether a span is a model's request that this streamed answer may be to: what it does not tell is what the answer tells.
+/// Whether a span is a model request that this streamed response may belong to: one without response id and tokens, which are on
+/// the response.
 fn is_request_of(span: &SpanView<'_>, answer: &SpanView<'_>) -> bool {
     let told = |model: Model<'_>| {
         model.response_id.is_some() || model.tokens.input.or(model.tokens.output).is_some()
@@ -977,7 +985,7 @@ fn is_request_of(span: &SpanView<'_>, answer: &SpanView<'_>) -> bool {
         && !span.model().is_some_and(told)
 }
 
-/// Whether an id of a call comes more than once.
+/// Whether the id of a call occurs more than once.
 fn has_again(ids: impl Iterator<Item = IdHash> + Clone) -> bool {
     if !may_recur(ids.clone().map(IdHash::number)) {
         return false;
@@ -987,7 +995,7 @@ fn has_again(ids: impl Iterator<Item = IdHash> + Clone) -> bool {
     ids.windows(2).any(|pair| pair[0] == pair[1])
 }
 
-/// Whether one of these hashes may come more than once. Those with different ends differ; a few mostly have different ends.
+/// Whether one of these hashes may occur more than once. Hashes with different ends differ; a few usually have different ends.
 pub(super) fn may_recur(mut hashes: impl Iterator<Item = u64>) -> bool {
     let mut ends = 0_u128;
     hashes.any(|hash| {
@@ -1026,7 +1034,7 @@ mod tests {
         SpanId([1 + u8::try_from(at).unwrap(); 8])
     }
 
-    /// A call or an agent that tells its tokens or does not, or another span around calls.
+    /// A call or an agent with or without tokens, or another span around calls.
     fn span(kind: u8, counted: bool) -> Span {
         let operation = match kind {
             0 => Operation::InvokeAgent,
@@ -1180,7 +1188,7 @@ mod tests {
             asked(&[tool(2, 2, (10, 20), bare), tool(1, 1, (10, 12), named)]),
             [r#"{"n":1}"#]
         );
-        // Two calls at once, of which each library tells both, whatever comes first.
+        // Two parallel calls, both recorded by each library, in any order.
         let both = [(1, 1, named), (1, 1, (true, 2)), (2, 2, bare), (2, 2, (false, 2))];
         let twice = both.map(|(above, scope, asked)| tool(above, scope, (10, 20), asked));
         assert_eq!(asked(&twice), [r#"{"n":1}"#, r#"{"n":2}"#]);

@@ -1,6 +1,6 @@
-//! The facts of a span that its trace needs, borrowed from wherever they are.
+//! The facts of a span that its trace needs, borrowed from where they are stored.
 //!
-//! Ids that are only compared are hashes; a span's name is there only for those kinds of spans that need it.
+//! Ids that are only compared are hashes; a span's name is present only for those kinds of spans that need it.
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ use crate::span::{
     SessionName, SpanId, Status, Text, Timestamp, Tokens, ToolFacts, ToolResult, Values,
 };
 
-/// A span: what it is looked for by, and where the rest is.
+/// A span: the facts by which it is searched, and a reference to the rest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SpanView<'a> {
     pub(super) operation: Operation,
     pub(super) status: Status,
     pub(super) failed: bool,
     pub(super) stopped: bool,
-    /// Whether it is the streamed answer to the request of another span; false where the shape has not found that span.
+    /// Whether it is the streamed response to the request of another span; false if the shape has not found that span.
     pub(super) streamed: bool,
     pub(super) rest: Rest<'a>,
-    /// The span's place in the order of the trace; its row before there is one.
+    /// The span's index in the order of the trace; its row before there is one.
     pub(super) at: usize,
     /// Its position among the others, once there is a shape.
     pub(super) position: Position,
@@ -39,7 +39,7 @@ pub(super) struct WholeView<'a> {
     pub(super) remote_parent: Option<bool>,
     pub(super) start: Timestamp,
     pub(super) end: Timestamp,
-    /// The span's name, if it is of an agent, of no known operation or, where texts are kept, of a model call; else empty.
+    /// The span's name, if it is of an agent, of no known operation or, if texts are kept, of a model call; else empty.
     pub(super) name: &'a str,
     pub(super) operation: Operation,
     pub(super) status: Status,
@@ -61,7 +61,7 @@ pub(super) struct WholeView<'a> {
     pub(super) attempt: Option<&'a Attempt>,
     pub(super) remarks: Option<&'a Remarks>,
     pub(super) input: Option<TextView<'a>>,
-    /// Of tools only where texts are kept.
+    /// For tools only if texts are kept.
     pub(super) output: Option<TextView<'a>>,
 }
 
@@ -81,15 +81,15 @@ pub(super) struct ArgumentsView<'a> {
     pub(super) hash: u64,
     /// Hashes of the values in them, sorted.
     pub(super) values: &'a Values,
-    /// Canonical JSON; only where texts are kept.
+    /// Canonical JSON; only if texts are kept.
     pub(super) text: Option<&'a Arc<str>>,
 }
 
-/// A model call: its tool calls and results are borrowed, or laid out to be compared.
+/// A model call: its tool calls and results are borrowed, or collected for comparison.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Model<'a, C = &'a [ToolRow], R = &'a [ToolResult]> {
     pub(super) name: Option<Named<'a>>,
-    /// The model that was asked, if the one that answered has no price.
+    /// The requested model, if the responding one has no price.
     pub(super) requested: Option<Named<'a>>,
     pub(super) response_id: Option<IdHash>,
     pub(super) tokens: Tokens,
@@ -98,13 +98,13 @@ pub(super) struct Model<'a, C = &'a [ToolRow], R = &'a [ToolResult]> {
     pub(super) results: R,
     pub(super) asked_by_user: Option<bool>,
     pub(super) compacted: bool,
-    /// Whether a server of one's own runs the model.
+    /// Whether the model is self-hosted.
     pub(super) local: bool,
-    /// Only where texts are kept.
+    /// Only if texts are kept.
     pub(super) first_chunk_nanos: Option<u64>,
 }
 
-/// The name of a model, and the price that ships for it.
+/// The name of a model, and its shipped price.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Named<'a> {
     pub(super) text: &'a Arc<str>,
@@ -115,24 +115,24 @@ pub(super) struct Named<'a> {
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct TextView<'a> {
     pub(super) rank: u8,
-    /// Of an agent's input, a part of its hash; zero: none.
+    /// For an agent's input, a part of its hash; zero: none.
     pub(super) mark: u32,
-    /// Of inputs only where texts are kept.
+    /// For inputs only if texts are kept.
     pub(super) text: Option<&'a Arc<str>>,
 }
 
 impl SpanView<'_> {
-    /// Whether a log record tells the span, and no more than that it began.
+    /// Whether the span is from a log record that only reports its start.
     pub(super) fn is_begun(&self) -> bool {
         self.is_record() && self.status == Status::Unset && !self.failed
     }
 
-    /// Whether a log record tells the span.
+    /// Whether the span is from a log record.
     pub(super) fn is_record(&self) -> bool {
         self.scope() == RECORD_SCOPE
     }
 
-    /// Whether the span ended for a person to answer.
+    /// Whether the span ended early for a person to answer.
     pub(super) fn is_interrupted(&self) -> bool {
         self.remarks().is_some_and(|remarks| remarks.interrupted)
     }
@@ -154,13 +154,13 @@ impl SpanView<'_> {
 }
 
 impl WholeView<'_> {
-    /// Whether of two spans with one id this is the one to keep, whichever came first. Texts decide last, so that the same one is kept
-    /// whether texts are or not.
+    /// Whether this is the one to keep of two spans with one id, whatever the order of arrival. Texts decide last, so that the same
+    /// one is kept with or without texts.
     pub(super) fn holds_against(&self, other: &Self) -> bool {
         self == other || (self.without_texts(), self) > (other.without_texts(), other)
     }
 
-    /// The span as it is where no texts are kept.
+    /// The span as it is without texts.
     pub(super) fn without_texts(&self) -> Self {
         let mut seen = self.clone();
         if seen.operation == Operation::Chat {
@@ -179,12 +179,12 @@ impl WholeView<'_> {
 }
 
 impl<'a> Model<'a> {
-    /// The price that ships for a model of this name, unless a server of one's own runs it.
+    /// The shipped price for a model of this name, unless it is self-hosted.
     pub(super) fn shipped(&self, name: Named<'_>) -> Option<&'static Rate> {
         name.price.filter(|_| !self.local)
     }
 
-    /// The call laid out to be compared.
+    /// The call, collected for comparison.
     pub(super) fn whole(self) -> Model<'a, Vec<Tool<'a>>, Vec<ToolResult>> {
         Model {
             name: self.name,

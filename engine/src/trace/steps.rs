@@ -1,4 +1,4 @@
-//! The steps of a trace, as the page draws them; only where texts are kept.
+//! The steps of a trace, as the page draws them; only if texts are kept.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -12,13 +12,13 @@ use super::span_view::SpanView;
 use crate::facts::{Step, StepKind, ToolCall};
 use crate::span::{Operation, SpanId, Timestamp};
 
-/// Greatest number of steps of one trace.
+/// Most steps of one trace.
 const MAX_STEPS: usize = 1_000;
 
-/// Greatest size of a tool's result, in bytes.
+/// Longest result of a tool, in bytes.
 const MAX_RESULT_BYTES: usize = 4_096;
 
-/// The steps of a trace: model calls with what they spent, tool calls, and agents below the outermost span, in order of start.
+/// The steps of a trace: model calls with their usage, tool calls, and agents below the outermost span, in order of start.
 pub(super) fn of(
     shape: &Shape<'_>,
     models: &[ModelCall<'_>],
@@ -71,8 +71,8 @@ pub(super) fn of(
     steps
 }
 
-/// Sorts steps by their starts. Some clients tell starts in whole milliseconds: of those that begin together, one that encloses another one
-/// comes before it, and else the one that ended first.
+/// Sorts steps by their starts. As some clients send starts in whole milliseconds: among steps that begin together, one that
+/// encloses another comes before it, and otherwise the one that ended first comes first.
 fn sort(shape: &Shape<'_>, steps: &mut [Step]) {
     steps.sort_by_key(|step| (step.start_unix_nano, step.end_unix_nano, step.kind, step.span_id));
     if steps.windows(2).all(|pair| pair[0].start_unix_nano != pair[1].start_unix_nano) {
@@ -81,7 +81,7 @@ fn sort(shape: &Shape<'_>, steps: &mut [Step]) {
     let places: BTreeMap<SpanId, usize> =
         shape.behaviour().map(|span| (span.span_id, span.at)).collect();
     let place = |step: &Step| places.get(&step.span_id).copied();
-    // By start and place, when the first of a step and those inside it that begin with it ended.
+    // By start and index, the earliest end of a step and of those inside it that begin with it.
     let mut ends: BTreeMap<(u64, usize), u64> = BTreeMap::new();
     for step in &*steps {
         let Some(at) = place(step) else { continue };

@@ -1,7 +1,8 @@
 //! What each agent below the outermost one did.
 //!
-//! A model or tool call was made by the agent that its own span names, else by the one whose id it has, else by the nearest agent above it
-//! that has a name of its own, or the one that the nearest tool call above it began. Calls of the outermost agent itself count for no agent below it; what a span tells of several calls together is of the agent that the span is of.
+//! A model or tool call was made by the agent that its own span names, else by the one with its agent id, else by the nearest agent
+//! above it that has a name of its own, or by the one that the nearest tool call above it started. Calls of the outermost agent
+//! itself count for no agent below it; the usage on a span that covers several calls counts for the agent of that span.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +13,13 @@ use crate::facts::{Loop, SubAgent, ToolCall};
 use crate::loops::Spend;
 use crate::span::{IdHash, Operation, SpanId};
 
-/// The calls and loops of a trace, to be divided among its agents.
+/// The calls and loops of a trace, to be attributed to its agents.
 pub(super) struct Work<'w> {
     /// The model calls.
     pub(super) models: &'w [ModelCall<'w>],
-    /// The spans that tell what several model calls used.
+    /// The spans with the total usage of several model calls.
     pub(super) totals: &'w Totals<'w>,
-    /// The spend of each model call, and then of each total.
+    /// The usage of each model call, and then of each total.
     pub(super) spends: &'w [Spend],
     /// The tool calls.
     pub(super) calls: &'w [ToolCall],
@@ -54,7 +55,7 @@ pub(super) fn of(shape: &Shape<'_>, outermost: &str, work: &Work<'_>) -> Vec<Sub
     let by_call: BTreeMap<IdHash, &str> = told.collect();
     let spans: BTreeMap<SpanId, &SpanView<'_>> =
         shape.behaviour().map(|span| (span.span_id, span)).collect();
-    // Of a call that a span and records tell, only the records may tell whose it is.
+    // If a span and records describe a call, only the records may show who made it.
     let doer = |call: &ToolCall| {
         let by_record = || by_call.get(&call.call_id?).copied();
         let by_span = || spans.get(&call.span_id).and_then(|span| shape.doer(&ids, span, span.at));
@@ -73,7 +74,7 @@ pub(super) fn of(shape: &Shape<'_>, outermost: &str, work: &Work<'_>) -> Vec<Sub
     parts.into_values().collect()
 }
 
-/// Adds what was spent to what an agent spent.
+/// Adds usage to that of an agent.
 fn add(part: &mut SubAgent, spend: &Spend) {
     let add = |sum: &mut u64, more: Option<u64>| *sum = sum.saturating_add(more.unwrap_or(0));
     add(&mut part.input_tokens, spend.tokens.input);
@@ -105,7 +106,7 @@ mod tests {
         let agent_id = Some(Arc::from("a71aa0e"));
         let sent = [
             span(1, None, Operation::InvokeAgent),
-            // What a model call's record tells of the agent that made it.
+            // The fields of a model call's record about the agent that made it.
             Span {
                 agent_name: Some("weather".into()),
                 agent_id: agent_id.clone(),

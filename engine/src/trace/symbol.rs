@@ -1,4 +1,4 @@
-//! Names that many traces have in common, each kept once in a shard.
+//! Names that many traces share, each stored once in a shard.
 
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
@@ -10,43 +10,43 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::hash::FixedMap;
 use crate::price::{Rate, shipped};
 
-/// Number of known names at which all are forgotten. Symbols that are held stay valid.
+/// Number of known names at which all are forgotten. Symbols in use stay valid.
 const MOST: usize = 4_096;
 
-/// Greatest length of a known name, in bytes.
+/// Longest known name, in bytes.
 const LONGEST: usize = 128;
 
-/// Slots for names met lately, two to the power of this.
+/// Slots for recent names, as a power of two.
 const RECENT_BITS: u32 = 8;
 
-/// A name, shared by all rows that have it: a single pointer.
+/// A name, shared by all its rows: a single pointer.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Symbol(Arc<Name>);
 
-/// The text of a name, and what goes with it.
+/// The text of a name, and associated facts.
 #[derive(Debug, Deserialize)]
 #[serde(from = "(Arc<str>, Option<Symbol>)")]
 struct Name {
     text: Arc<str>,
-    // Of a model that answered and for which no price ships: the model that was asked, if that has another name.
+    // For a responding model without a shipped price: the requested model, if its name differs.
     requested: Option<Symbol>,
-    // The price that ships for a model of this name, once it was asked for.
+    // The shipped price for a model of this name, once it was looked up.
     price: OnceLock<Option<&'static Rate>>,
 }
 
 /// The names of a shard.
 #[derive(Debug)]
 pub struct Symbols {
-    // Found by their texts. Invariant: none goes with a model that was asked.
+    // Found by their texts. Invariant: none is associated with a requested model.
     known: FixedMap<Symbol, ()>,
-    // Symbols of models that answered and go with the one that was asked, by both names.
+    // Symbols of responding models that are associated with the requested one, by both names.
     models: FixedMap<[Symbol; 2], Symbol>,
-    // Names met lately, each in the slot of its address: decoders share names, so most come at an address that is known.
+    // Recent names, each in the slot of its address: decoders share names, so most have a known address.
     recent: Box<[Option<Met>]>,
 }
 
-/// A name as it came, and its symbol.
+/// A name as received, and its symbol.
 type Met = (Arc<str>, Symbol);
 
 impl Symbols {
@@ -65,7 +65,7 @@ impl Symbols {
         }
     }
 
-    /// The symbol of the model that answered, which goes with the one that was asked if no price ships for the former.
+    /// The symbol of the responding model, which is associated with the requested one if the former has no shipped price.
     pub(super) fn of_model(&mut self, name: &Arc<str>, requested: Option<&Arc<str>>) -> Symbol {
         let symbol = self.of(name);
         let Some(requested) = requested.filter(|_| symbol.price().is_none()) else { return symbol };
@@ -121,12 +121,12 @@ impl Symbol {
         &self.0.text
     }
 
-    /// The model that was asked, if it has another name and no price ships for the one that answered.
+    /// The requested model, if its name differs and the responding one has no shipped price.
     pub(super) fn requested(&self) -> Option<&Self> {
         self.0.requested.as_ref()
     }
 
-    /// The price that ships for a model of this name.
+    /// The shipped price for a model of this name.
     pub(super) fn price(&self) -> Option<&'static Rate> {
         *self.0.price.get_or_init(|| shipped(self))
     }
@@ -151,7 +151,7 @@ impl Serialize for Name {
 }
 
 impl PartialEq for Name {
-    /// Leaves out the price, as it follows from the text.
+    /// Ignores the price, as it follows from the text.
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text && self.requested == other.requested
     }

@@ -14,8 +14,8 @@ use crate::loops::{self, Repeats};
 use crate::options::LoopOptions;
 use crate::span::{IdHash, Operation, Timestamp, ToolResult, Values};
 
-/// Tool calls from tool spans; only if there are none, from the model's output. A tool span without arguments gets those that the
-/// model called it with. A call that a log record only tells the beginning of is left out while its trace is open, so that it counts
+/// Tool calls from tool spans; only if there are none, from the model's output. A tool span without arguments gets those with which
+/// the model called it. A call that a log record only reports as started is left out while its trace is open, so that it counts
 /// once, with its outcome.
 pub(super) fn of(
     shape: &Shape<'_>,
@@ -43,8 +43,8 @@ pub(super) fn of(
         let called = called.iter().rev();
         called.filter_map(|tool| Some((tool.arguments?.hash, tool.name))).collect()
     });
-    // The tool of a span if no model called its name, but one called another tool with its arguments: some libraries name the span after
-    // the tool's class.
+    // The tool of a span if no model called its name, but a model called another tool with its arguments: some libraries name the
+    // span after the tool's class.
     let meant = |tool: &Tool<'_>| {
         let arguments = tool.arguments.filter(|_| tool.call_id.is_none())?;
         if names.contains(&tool.name) { None } else { *by_arguments.get(&arguments.hash)? }
@@ -66,9 +66,9 @@ pub(super) fn of(
     spans.iter().map(call).collect()
 }
 
-/// The tool calls in the models' output; the span of that name that ran next gives the times of a call, and whether it failed. Where
-/// the agent waits for a person, calls that nothing tells to have run have not run yet. Of calls after which nothing comes nobody knows
-/// whether they ran, unless the model call is a trace of its own, which the next one goes on with.
+/// The tool calls in the models' output; the next span that ran under that name has the times and the outcome of a call. If the
+/// agent waits for a person, calls without a sign that they ran have not run yet. If nothing follows the calls, it is not known
+/// whether they ran, unless the model call is a trace of its own, which the next one continues.
 fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>) -> Vec<ToolCall> {
     let called = models
         .iter()
@@ -82,7 +82,7 @@ fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>)
     let results = LazyCell::new(|| results(models, logs));
     let mut in_order = results_in_order(shape, models, logs);
     let mut functions = shape.functions();
-    // The places of the functions that ran, and those of the models that called them.
+    // The indices of the functions that ran, and those of the models that called them.
     let (mut told, mut callers) = (Vec::new(), Vec::new());
     let tool = |(model, mut tool): (&ModelCall<'_>, Tool<'_>)| {
         let ran = tool.name.and_then(|name| functions.get_mut(&**name));
@@ -130,7 +130,7 @@ fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>)
     calls
 }
 
-/// Whether a trace may have a loop, by what its calls have in common; often tells that it has none, without laying it out.
+/// Whether a trace may have a loop, by what its calls have in common; this often rules out a loop without preparing the trace.
 pub fn may_repeat(parts: &TraceContents, options: &LoopOptions) -> bool {
     let (mut ran, mut said) = (Repeats::new(options), Repeats::new(options));
     let (mut says, mut reports) = (false, false);
@@ -164,7 +164,7 @@ pub fn may_repeat(parts: &TraceContents, options: &LoopOptions) -> bool {
     reports || least.known.min(least.names) < 2 || ran.reach(least) || said.reach(least)
 }
 
-/// The results that models were given, by the id of the call.
+/// The results that models received, by the id of the call.
 fn results(models: &[ModelCall<'_>], logs: &Logs<'_>) -> BTreeMap<IdHash, ToolResult> {
     let own = models.iter().filter_map(ModelCall::details);
     let own = own.flat_map(|model| model.results);
@@ -172,8 +172,8 @@ fn results(models: &[ModelCall<'_>], logs: &Logs<'_>) -> BTreeMap<IdHash, ToolRe
     own.chain(logged).copied().filter_map(|told| Some((told.call_id?, told))).collect()
 }
 
-/// The results without an id, by the place of the model that called for them: what an agent's next model call was given answers the calls
-/// of the one before it, in order, if there are as many of both.
+/// The results without an id, by the index of the model that requested the calls: the results in an agent's next model call belong
+/// to the calls of the previous one, in order, if there are as many of both.
 fn results_in_order(
     shape: &Shape<'_>,
     models: &[ModelCall<'_>],
@@ -274,8 +274,8 @@ fn tool_call(
     }
 }
 
-/// Leaves in calls what is sent on: arguments only if content is kept; values of arguments and ids of calls only if a loop may go on in
-/// another trace.
+/// Reduces calls to what is sent on: arguments only if content is kept; values of arguments and ids of calls only if a loop may
+/// continue in another trace.
 pub(super) fn publish(calls: &mut [ToolCall], keep_content: bool, goes_on: bool) {
     for call in calls {
         if !keep_content {
@@ -288,7 +288,7 @@ pub(super) fn publish(calls: &mut [ToolCall], keep_content: bool, goes_on: bool)
     }
 }
 
-/// The results that models were given, of calls that may be those of an earlier trace.
+/// The results that models received for calls that may belong to an earlier trace.
 pub(super) fn results_told(models: &[ModelCall<'_>], logs: &Logs<'_>) -> Vec<ToolResult> {
     results(models, logs).into_values().collect()
 }

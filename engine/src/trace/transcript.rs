@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! input, final output, ended in error
-//! steps: model and tool calls by start; over the bound those in the middle are left out, and counted
+//! steps: model and tool calls by start; beyond the bound those in the middle are left out and counted
 //! ```
 //!
-//! The question and the answer get at most a quarter of the bound each, a text of a step an eighth. Tool results are there if the
-//! conventions were told to keep them.
+//! The question and the answer get at most a quarter of the bound each, a text of a step an eighth. Tool results are present if the
+//! conventions keep them.
 
 use std::cell::Cell;
 
@@ -24,19 +24,19 @@ use crate::span::{Log, Operation, SpanId, Text, Timestamp};
 /// A trace as texts.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Transcript {
-    /// The user's text; `None`: not on the wire.
+    /// The user's text; `None`: not sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
-    /// The final answer; `None`: not on the wire.
+    /// The final answer; `None`: not sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     /// Whether the root failed.
     pub ended_in_error: bool,
     /// Model and tool calls, in order of start.
     pub steps: Vec<TranscriptStep>,
-    /// Steps left out of the middle, for their size.
+    /// Number of steps left out of the middle because of their size.
     pub steps_left_out: usize,
-    /// Whether anything was cut or left out for its size.
+    /// Whether anything was cut or left out because of its size.
     #[serde(skip)]
     pub truncated: bool,
 }
@@ -49,13 +49,13 @@ pub struct TranscriptStep {
     /// The tool, the agent or the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// A tool's arguments as canonical JSON; what an agent was asked; a model's last user message.
+    /// A tool's arguments as canonical JSON; an agent's input; a model's last user message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
     /// A tool's result; a model's or an agent's answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// The tool calls that a model asked for, as `name(arguments)`.
+    /// The tool calls that a model requested, as `name(arguments)`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<String>,
     /// Whether the step failed.
@@ -142,7 +142,7 @@ fn steps(
     let mut asked = None;
     let step = |done: &Done<'_>| {
         let mut step = step(done, logs, room);
-        // Every model call of a turn may repeat the user's message; once is enough.
+        // Every model call of a turn may repeat the user's message; one copy is enough.
         if step.kind == "model" {
             if step.input == asked {
                 step.input = None;
@@ -155,7 +155,7 @@ fn steps(
     all.iter().map(step).collect()
 }
 
-/// A model, tool or agent call, put together from one span or several.
+/// A model, tool or agent call, assembled from one span or several.
 struct Done<'s> {
     span: &'s SpanView<'s>,
     end: Timestamp,
@@ -219,7 +219,7 @@ fn call_text(call: &Tool<'_>) -> String {
     format!("{name}({})", arguments.map_or("", |text| text))
 }
 
-/// The first and the last steps that there is room for, each in half of the room, and the number of steps left out.
+/// The first and the last steps that fit, each in half of the room, and the number of steps left out.
 fn bounded(steps: Vec<TranscriptStep>, room: usize) -> (Vec<TranscriptStep>, usize) {
     // A step without texts still takes room when it is written.
     let size = |step: &TranscriptStep| step.bytes() + 32;
@@ -244,7 +244,7 @@ fn bounded(steps: Vec<TranscriptStep>, room: usize) -> (Vec<TranscriptStep>, usi
 }
 
 impl Room<'_> {
-    /// The part of a text that has room, with a note if something is left out.
+    /// The part of a text that fits, with a note if something is left out.
     fn cut(self, text: &str) -> String {
         if text.len() <= self.max_bytes {
             return text.to_owned();

@@ -18,7 +18,7 @@ pub(super) struct Turn<'s> {
 }
 
 impl<'s> Turn<'s> {
-    /// Fills in the texts, and the digest from which the likeness of outputs is computed.
+    /// Fills in the texts, and the digest by which outputs are compared.
     pub(super) fn texts(&self, update: &mut TraceFacts, keep_content: bool, done: bool) {
         let output = || self.output().and_then(|said| said.text);
         update.output_digest = done.then(output).flatten().and_then(|text| digest(text));
@@ -31,8 +31,9 @@ impl<'s> Turn<'s> {
 
     /// Fills in the links of the trace to the one before it and the one after it.
     ///
-    /// New user input began the trace if a user's message ends the first model call's input, or, where that is unknown, if an agent was
-    /// invoked or there is an input. The trace ended on an answer if an agent was invoked, or if the last model call made no tool call.
+    /// A trace began with new user input if a user's message ends the first model call's input or, if that is unknown, if an agent
+    /// was invoked or there is an input. The trace ended with an answer if an agent was invoked, or if the last model call made no
+    /// tool call.
     pub(super) fn link(&self, update: &mut TraceFacts, calls: &[ToolCall]) {
         let first = self.models.first().and_then(|model| self.asked_by_user(model));
         let invoked = self.shape.has(Operation::InvokeAgent);
@@ -52,7 +53,7 @@ impl<'s> Turn<'s> {
         }
     }
 
-    /// Whether a user's message ends a model call's input, by its span or else by its last log record that tells.
+    /// Whether a user's message ends a model call's input, by its span or else by the last log record that has the input.
     fn asked_by_user(&self, model: &ModelCall<'_>) -> Option<bool> {
         let own = model.model().and_then(|facts| facts.asked_by_user);
         own.or_else(|| self.logs.of_span(model).rev().find_map(|log| log.asked_by_user))

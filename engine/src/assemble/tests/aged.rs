@@ -2,14 +2,14 @@
 
 use super::*;
 
-/// Feeds what comes at a second; returns what is told then.
+/// Feeds the arrivals of a second; returns the updates that are sent then.
 fn look(stage: &mut Assembler, spans: Vec<Span>, second: u64) -> Vec<Box<TraceFacts>> {
     spans.into_iter().for_each(|span| stage.handle(Input::Span(Box::new(span)), at(second)));
     stage.handle_timeout(at(second), &nothing());
     stage.drain(&nothing())
 }
 
-/// A model call, of which a trace has many.
+/// One of many model calls of a trace.
 fn answer(number: u64) -> Span {
     Span { span_id: SpanId((1_000 + number).to_be_bytes()), ..span(2, 1, Operation::Chat) }
 }
@@ -31,7 +31,7 @@ fn a_trace_that_is_of_age_is_told_no_more_often_than_any_other() {
 }
 
 fn is_told_seldom(mut stage: Assembler) {
-    // What comes seldom is told at once.
+    // Rare arrivals are sent at once.
     let told = look(&mut stage, vec![answer(100)], 4_200);
     assert_eq!((told.len(), told[0].state, told[0].llm_calls), (1, TraceState::Done, 71));
     let mut told = Vec::new();

@@ -123,7 +123,7 @@ queries:
     stage.handle(judged(7, judgements(&["safe"], 5)), at(12));
     assert_eq!(status(&stage.drain(&nothing())), "pass");
     assert!(asked(&mut stage).is_empty());
-    // A late span does not make anybody pay again.
+    // A late span does not cost another judgement.
     feed(&mut stage, vec![tool(2)], at(13));
     stage.handle_timeout(at(30), &nothing());
     assert_eq!(status(&stage.drain(&nothing())), "pass");
@@ -132,7 +132,7 @@ queries:
     assert!(stage.counts().iter().any(|count| count == ("late", "judgement_dropped", 1)));
 }
 
-/// What the traces hold of long texts, counted anew.
+/// The bytes of long texts that the traces hold, recounted.
 fn text_bytes(stage: &Assembler) -> usize {
     held_bytes(stage).extra
 }
@@ -195,7 +195,7 @@ fn texts_of_who_has_the_most_for_its_share_give_way_to_those_of_others() {
     };
     let given_up = |stage: &Assembler| stage.counts().get("texts", "given_up");
     let [flood, quiet] = &tenants;
-    // While nobody else wants it all room is the one's, and what there is no room for is its own.
+    // While no other tenant needs it, one may use all the room; beyond that, its own traces give way.
     (1..6).for_each(|id| turn(&mut stage, id, flood));
     assert_eq!((stage.bytes.all().extra, given_up(&stage)), (2_400, 0));
     (6..8).for_each(|id| turn(&mut stage, id, quiet));
@@ -263,7 +263,7 @@ fn span_of_some() -> impl Strategy<Value = Span> {
 }
 
 proptest! {
-    /// Batches between two drains, and seconds after them: what is told and asked does not depend on whether spans come together.
+    /// Batches between two drains, and seconds after them: what is sent and asked does not depend on the batching of spans.
     #[test]
     fn texts_that_are_left_out_are_those_that_nobody_would_have_read(
         bursts in prop::collection::vec(

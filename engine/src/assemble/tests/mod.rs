@@ -120,7 +120,7 @@ fn interrupted(span: Span) -> Span {
     Span { remarks: Some(Box::new(remarks)), ..span }
 }
 
-/// A model span that calls tools by these ids, and is told the result of the call before.
+/// A model span that calls tools with these ids and receives the result of the previous call.
 fn calling(id: u8, calls: &[&str], told: Option<&str>) -> Span {
     let call = |id: &&str| ToolFacts {
         name: Some(Arc::from("search")),
@@ -469,7 +469,7 @@ fn a_trace_that_another_may_go_on_with_is_told_at_once() {
     let mut model = span(1, 0, Operation::Chat);
     model.model = Some(ModelFacts { asked_by_user: Some(true), ..ModelFacts::default() });
     assert_eq!(feed(&mut stage(), vec![model.clone()], at(0))[0].state, TraceState::Open);
-    // An agent's turn goes on with the one before only if its first model call does.
+    // An agent's turn continues the previous one only if its first model call does.
     let below = |id, asked| {
         let facts = ModelFacts { asked_by_user: Some(asked), ..ModelFacts::default() };
         Span { model: Some(facts), ..span(id, 1, Operation::Chat) }
@@ -561,7 +561,7 @@ fn a_long_trace_is_searched_for_loops_no_more_often_than_its_length_allows() {
     assert_eq!(told(&mut stage, 999, millis(1)), 0);
     assert_eq!(told(&mut stage, 1_000, millis(101)), 1_001);
     assert_eq!(told(&mut stage, 1_001, millis(102)), 0);
-    // It is told when it may be searched again, though nothing comes.
+    // It is sent when it may be searched again, even if nothing arrives.
     let mut updates = Vec::new();
     while updates.is_empty() {
         let due = stage.poll_timeout().unwrap();
@@ -694,7 +694,7 @@ fn over_the_bound_the_trace_whose_time_is_nearest_goes() {
     assert_eq!((stage.open_traces(), stage.counts().get("traces", "evicted")), (1, 1));
 }
 
-/// What the traces hold, counted anew.
+/// The bytes that the traces hold, recounted.
 fn held_bytes(stage: &Assembler) -> Sums {
     let ids: Vec<_> = stage.deadlines.traces().collect();
     let bytes = || ids.iter().filter_map(|id| stage.traces.get(*id)).map(OpenTrace::bytes);
@@ -859,7 +859,7 @@ fn a_request_and_its_streamed_answer_are_one_call() {
         let update = done(&mut stage(), spans, at(0)).remove(0);
         (update.llm_calls, update.tokens.unwrap().input, update.longest_model_nanos)
     };
-    // The first request was given up, so nothing tells what it used.
+    // The first request was cancelled, so its usage is not known.
     let answered = vec![request(2, 100), request(3, 200), answer(4, 215)];
     assert_eq!(calls(answered.clone()), (2, Some(7), 25));
     assert_eq!(calls(vec![request(2, 100)]), (1, None, 10));

@@ -95,7 +95,7 @@ fn a_root_that_comes_late_has_others_waited_for_until_that_is_long_ago() {
     shard.send(trace, root());
     let late = shard.now;
     assert_eq!(shard.rest(), HOUR);
-    // It is told once that this one was late, however often it is sent.
+    // A late root counts once, however often it is sent.
     shard.now = late + 20 * HOUR;
     shard.send(trace, root());
     assert_eq!(shard.rest(), HOUR);

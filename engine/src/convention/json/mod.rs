@@ -1,7 +1,7 @@
 //! JSON, borrowed from the text it is in: strings without escapes, which are nearly all, are not copied.
 //!
-//! It accepts, understands and writes JSON as `serde_json` does, with which the tests compare it; but a text of more than 262,144 values is
-//! no JSON to it, so that what is read of a text stays in proportion to it.
+//! It accepts, understands and writes JSON like `serde_json`, with which the tests compare it; but it rejects a text of more than
+//! 262,144 values, so that the memory stays in proportion to the text.
 
 #[cfg(test)]
 mod tests;
@@ -35,7 +35,7 @@ pub(super) struct Object<'a> {
     entries: Vec<(Cow<'a, str>, Json<'a>)>,
 }
 
-/// JSON as it is written, without an allocation for what is short.
+/// Written JSON, without an allocation if it is short.
 pub(super) type Written = SmallVec<[u8; 1024]>;
 
 /// How content is mended; the strict reader limits its depth.
@@ -44,7 +44,7 @@ const NEARLY: Rules = Rules { max_depth: usize::MAX, numbers: Numbers::Absent, c
 /// How deep lists and objects may be inside each other, as for `serde_json`.
 const MAX_DEPTH: usize = 127;
 
-/// The values that a text may hold: what is in memory is many times as large as a text of short ones.
+/// Most values of a text: in memory, a text of short values is many times as large.
 const MAX_VALUES: usize = 1 << 18;
 
 /// The number of items or entries that most lists and objects do not exceed.
@@ -53,8 +53,7 @@ const USUAL: usize = 2;
 /// The number of entries up to which each key is compared with each other.
 const FEW: usize = 16;
 
-/// Reads a text that is JSON, or nearly: of half an emoji or a number that no float holds, nothing else is lost. `None` for
-/// any other text.
+/// Reads a text that is JSON, or nearly: half an emoji, or a number that no float holds, is lost alone. `None` for any other text.
 pub(super) fn read(text: &str) -> Option<Json<'_>> {
     parse(text).or_else(|| {
         let mended = mend::json(text.as_bytes(), NEARLY);
@@ -89,7 +88,7 @@ pub(super) fn items(text: &str) -> Option<Vec<&str>> {
 /// An object of a few scalars, each as it is written: by key, without escapes.
 pub(super) struct Flat<'a>(SmallVec<[(&'a str, &'a str); 4]>);
 
-/// Reads a text that is such an object, as arguments mostly are, without a tree; `None` for any other.
+/// Reads such an object, as arguments mostly are, without building a tree; `None` for any other text.
 pub(super) fn flat(text: &str) -> Option<Flat<'_>> {
     let mut lexer = Lexer::of(text);
     let mut entries = SmallVec::new();
@@ -141,7 +140,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// The value under a key; `None` if this is no object.
+    /// The value under a key; `None` if this is not an object.
     pub(super) fn get(&self, key: &str) -> Option<&Self> {
         self.as_object()?.get(key)
     }
@@ -198,9 +197,9 @@ impl<'a> Json<'a> {
         self.walk::<false>(0, text, &mut |_, _| ());
     }
 
-    /// Writes it without spaces, and calls `scalar` for each scalar with its place and what is written for it. A place is a hash of the keys
-    /// that lead to it, and of its number in each list on the way whose order tells something: in one of lists and objects, and in the
-    /// outermost one.
+    /// Writes it without spaces, and calls `scalar` for each scalar with its place and its written form. A place is a hash of the
+    /// keys that lead to it, and of its index in each list on the way whose order matters: a list of lists and objects, or the
+    /// outermost list.
     pub(super) fn write_scalars(&self, text: &mut Written, scalar: &mut impl FnMut(u64, &[u8])) {
         if let Self::List(items) = self {
             write_all(items, b"[]", text, |(at, item), text| {
@@ -262,12 +261,12 @@ fn write_all<T>(
     text.push(*close);
 }
 
-/// The place of what stands below another place, under a key or a number.
+/// The place below another place, under a key or an index.
 fn below(place: u64, key: &[u8]) -> u64 {
     xxh3_64_with_seed(key, place)
 }
 
-/// What is written, for what writes text.
+/// Adapts the output to writers of text.
 struct AsText<'t>(&'t mut Written);
 
 impl Write for AsText<'_> {
@@ -286,7 +285,7 @@ impl fmt::Display for Json<'_> {
 }
 
 impl<'a> Object<'a> {
-    /// Makes an object; of equal keys, it has the place of the first and the value of the last.
+    /// Makes an object; a duplicate key has the position of its first entry and the value of its last.
     fn of(mut entries: Vec<(Cow<'a, str>, Json<'a>)>) -> Self {
         let differ = |at: usize| entries[..at].iter().all(|(key, _)| *key != entries[at].0);
         if entries.len() > FEW || !(1..entries.len()).all(differ) {
@@ -433,7 +432,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Takes this key and the colon after it, if they come next and the key is written without escapes.
+    /// Consumes this key and the colon after it, if they come next and the key is written without escapes.
     pub(super) fn key(&mut self, key: &str) -> Option<()> {
         self.next()?;
         let rest = self.text.get(self.at..)?;
@@ -442,12 +441,12 @@ impl<'a> Lexer<'a> {
         self.take(b':').then_some(())
     }
 
-    /// Takes a string, if it comes next.
+    /// Consumes a string, if it comes next.
     pub(super) fn text(&mut self) -> Option<Cow<'a, str>> {
         if self.next()? == b'"' { self.string() } else { None }
     }
 
-    /// Takes a string, borrowed if it has no escapes.
+    /// Consumes a string, borrowed if it has no escapes.
     fn string(&mut self) -> Option<Cow<'a, str>> {
         let bytes = self.text.as_bytes();
         let start = self.at;
@@ -467,7 +466,7 @@ impl<'a> Lexer<'a> {
         Some(Cow::Borrowed(&self.text[start + 1..end]))
     }
 
-    /// Takes a scalar that is written as it came: a string without escapes, a short whole number or a word.
+    /// Consumes a scalar whose canonical form equals its written one: a string without escapes, a short integer or a word.
     fn scalar(&mut self) -> Option<&'a str> {
         self.next()?;
         let start = self.at;
@@ -484,7 +483,7 @@ impl<'a> Lexer<'a> {
         is_so.then_some(written)
     }
 
-    /// Takes a number; a short one of digits alone is read directly.
+    /// Consumes a number; a short one of digits alone is read directly.
     fn number(&mut self) -> Option<Number> {
         let rest = self.text.as_bytes().get(self.at..)?;
         let is_of_it = |byte: &&u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
@@ -509,7 +508,7 @@ impl<'a> Lexer<'a> {
         self.next().is_none()
     }
 
-    /// Takes a character, if it comes next, and returns whether it did.
+    /// Consumes a character, if it comes next, and returns whether it did.
     pub(super) fn take(&mut self, byte: u8) -> bool {
         let is_next = self.next() == Some(byte);
         self.at += usize::from(is_next);
@@ -527,7 +526,7 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// The number of bytes before the first that ends a string, begins an escape or may not be in a string.
+/// The number of bytes before the first one that ends a string, begins an escape or is not allowed in a string.
 fn plain(bytes: &[u8]) -> usize {
     // Most strings are keys, and end in the first words.
     let (short, long) = bytes.split_at(bytes.len().min(16));
@@ -551,7 +550,7 @@ fn is_special(byte: &u8) -> bool {
     *byte < b' ' || *byte == b'"' || *byte == b'\\'
 }
 
-/// Bits of which the lowest that is set is in the first special byte of a word; 0 if there is none.
+/// Bits of which the lowest set one is in the first special byte of a word; 0 if there is none.
 fn specials(word: u64) -> u64 {
     let all = |byte: u8| u64::from_ne_bytes([byte; 8]);
     let zeros = |word: u64| word.wrapping_sub(all(1)) & !word & all(0x80);

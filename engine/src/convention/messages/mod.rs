@@ -1,5 +1,5 @@
-//! Chat messages, in the shapes that libraries write them: what the user asked, what the assistant said, which tools
-//! the model called and what they returned.
+//! Chat messages, in the shapes that libraries write: the user's question, the assistant's answer, the model's tool calls, and
+//! their results.
 //!
 //! Understood are the GenAI convention's parts, the chat and responses APIs of OpenAI, Anthropic's and Bedrock's
 //! content blocks, Gemini's contents, the AI SDK's and LangChain's serialised messages; alone, in lists, and under
@@ -42,7 +42,7 @@ const WRAPPERS: [&str; 12] = [
     "response",
 ];
 
-/// The key under which a wrapper has what came in: the latest of an input, but before everything else in an output.
+/// The key under which a wrapper has its input: the latest part of an input, but before everything else in an output.
 const CAME_IN: [&str; 1] = ["input"];
 
 /// Names under which a wrapper keeps the user's text, and the assistant's.
@@ -60,7 +60,7 @@ const ASSISTANT_KEYS: [&str; 9] = [
     "raw",
 ];
 
-/// Who said something.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Role {
     User,
@@ -70,7 +70,7 @@ enum Role {
 }
 
 impl Role {
-    /// The role of this name; `None` if it is the name of something that is no message.
+    /// The role of this name; `None` if it is not the name of a role.
     fn named(name: &str) -> Option<Self> {
         Some(match &*lower(name) {
             "user" | "human" | "humanmessage" => Self::User,
@@ -84,7 +84,7 @@ impl Role {
     }
 }
 
-/// What an input says.
+/// The facts of an input.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct InputFacts<'v> {
     /// The text of the last user message that has one.
@@ -93,18 +93,18 @@ pub(super) struct InputFacts<'v> {
     pub(super) results: Vec<ToolResult>,
     /// Whether a user's message comes last, instructions aside, or there are only instructions.
     pub(super) by_user: Option<bool>,
-    /// Whether the text is no message but the written form of some other value.
+    /// Whether the text is not a message but the written form of some other value.
     pub(super) loose: bool,
 }
 
-/// What an output says.
+/// The facts of an output.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct OutputFacts<'v> {
     /// The text of the last assistant message after the last user's that has one.
     pub(super) text: Option<Cow<'v, str>>,
     /// The tool calls after the last user's message, in order.
     pub(super) calls: Vec<ToolFacts>,
-    /// Whether the text is no message but the written form of some other value.
+    /// Whether the text is not a message but the written form of some other value.
     pub(super) loose: bool,
 }
 
@@ -133,8 +133,8 @@ pub(super) fn asked<'v>(value: &'v RawValue<'_>) -> InputFacts<'v> {
     long.and_then(asked_last).unwrap_or_else(|| asked_in_all(value))
 }
 
-/// Reads the end of a list of messages, as a history is as long as its session; `None` if the end does not say all. What is before
-/// the end is only checked to be JSON.
+/// Reads the end of a list of messages, as a history is as long as its session; `None` if the end does not suffice. The rest is
+/// only checked to be JSON.
 fn asked_last(text: &str) -> Option<InputFacts<'_>> {
     let items = json::items(text)?;
     let few = iter::successors(Some(2), |few| Some(few * 2)).take_while(|few| *few < items.len());
@@ -179,7 +179,7 @@ fn asked_in_all<'v>(value: &'v RawValue<'_>) -> InputFacts<'v> {
     InputFacts { by_user: text.is_some().then_some(true), text, results: Vec::new(), loose }
 }
 
-/// Reads an attribute that holds what a model or an agent answered: messages or plain text.
+/// Reads an attribute that holds the output of a model or an agent: messages or plain text.
 pub(super) fn said<'v>(value: &'v RawValue<'_>) -> OutputFacts<'v> {
     if let Some((text, _)) = value.as_str().and_then(|list| texts(list, Role::Assistant)) {
         return OutputFacts { text, ..OutputFacts::default() };
@@ -223,7 +223,7 @@ fn as_it_is<'v>(value: &'v RawValue<'_>, parsed: &Option<Json<'_>>) -> Option<Co
     (!empty).then(text)
 }
 
-/// Reads a model's answer from a list of the convention's events, of which the others are its input.
+/// Reads a model's answer from a list of the convention's events; the others are its input.
 pub(super) fn choices<'v>(value: &'v RawValue<'_>) -> OutputFacts<'v> {
     let Some(Json::List(events)) = parsed(value) else { return OutputFacts::default() };
     let choices = events
@@ -234,14 +234,14 @@ pub(super) fn choices<'v>(value: &'v RawValue<'_>) -> OutputFacts<'v> {
     said_in(&messages)
 }
 
-/// The content of a message from a tool, without the ids around it; `None` if it is no such message.
+/// The content of a message from a tool, without the ids around it; `None` if it is not such a message.
 pub(super) fn content_of_tool<'v>(value: &Json<'v>) -> Option<Json<'v>> {
     let message = message_of_tool(value)?;
     let key = if is_item(message, "function_call_output") { "output" } else { "content" };
     message.get(key).cloned()
 }
 
-/// A message from a tool, also where it is wrapped; `None` if it is no such message.
+/// A message from a tool, also if it is wrapped; `None` if it is not such a message.
 fn message_of_tool<'t, 'v>(value: &'t Json<'v>) -> Option<&'t Object<'v>> {
     let wrapped = value.as_object().and_then(|map| map.get("output")).filter(|inner| {
         let mut keys = value.as_object().into_iter().flat_map(Object::keys);
@@ -255,7 +255,7 @@ fn message_of_tool<'t, 'v>(value: &'t Json<'v>) -> Option<&'t Object<'v>> {
     is_message.then_some(message)
 }
 
-/// Whether a tool's result says that the tool failed: a message or a part of one that says so, or what MCP answers.
+/// Whether a tool's result states a failure: in a message or a part of one, or in MCP's terms.
 pub(super) fn failed_tool(value: &Json<'_>) -> bool {
     let message = message_of_tool(value).is_some_and(|message| result_of(message).failed);
     let of_mcp = value.get("isError") == Some(&Json::Bool(true))
@@ -263,7 +263,7 @@ pub(super) fn failed_tool(value: &Json<'_>) -> bool {
     message || of_mcp || result_in(value).is_some_and(|result| result.failed)
 }
 
-/// The name that a message from a tool gives; `None` if it is no such message or gives none.
+/// The name in a message from a tool; `None` if it is not such a message or has no name.
 pub(super) fn name_of_tool(value: &RawValue<'_>) -> Option<String> {
     let value = parsed(value)?;
     let value = value.get("output").filter(|inner| inner.as_object().is_some()).unwrap_or(&value);
@@ -321,13 +321,13 @@ fn collect<'t, 'v>(
     }
 }
 
-/// What the last messages say, and whether they go back to one without results, so that they have all results after it.
+/// The facts of the last messages, and whether they reach back to one without results, so that all results after it are included.
 fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> (InputFacts<'v>, bool) {
     let mut results: Vec<ToolResult> = Vec::new();
     let (mut by_user, mut whole) = (None, false);
     for message in messages.iter().rev() {
         let own = message.results();
-        // Instructions may come anywhere, and from nobody that takes part.
+        // Instructions may come anywhere, and are by none of the participants.
         if own.is_empty() && message.role == Role::Other {
             continue;
         }
@@ -337,7 +337,7 @@ fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> (InputFacts<'v>, bool) {
             break;
         }
         by_user = by_user.or_else(|| Some(message.role == Role::User && message.text().is_some()));
-        // From the last one back.
+        // From the last one backwards.
         results.extend(own.into_iter().rev());
     }
     results.reverse();
@@ -347,7 +347,7 @@ fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> (InputFacts<'v>, bool) {
     (InputFacts { text, results, by_user, loose: false }, whole)
 }
 
-/// What the messages after the last one of a user say: those before it may be of earlier turns, as in the state of a graph.
+/// The facts of the messages after the last one of a user: earlier ones may belong to earlier turns, as in the state of a graph.
 fn said_in<'v>(messages: &[Message<'_, 'v>]) -> OutputFacts<'v> {
     let earlier = messages.iter().rposition(Message::is_of_user).map_or(0, |at| at + 1);
     let own = messages[earlier..].iter().filter(|message| message.role == Role::Assistant);
@@ -360,7 +360,7 @@ fn said_in<'v>(messages: &[Message<'_, 'v>]) -> OutputFacts<'v> {
     }
 }
 
-/// The text of the last message, put together with the pieces of it that come before, as ADK sends a streamed answer.
+/// The text of the last message, joined with the preceding pieces of it, as ADK sends a streamed answer.
 fn whole<'v>(messages: &[&Message<'_, 'v>]) -> Option<Cow<'v, str>> {
     let (last, before) = messages.split_last()?;
     let pieces = before.iter().rev().take_while(|message| message.is_piece()).count();
@@ -375,7 +375,7 @@ fn whole<'v>(messages: &[&Message<'_, 'v>]) -> Option<Cow<'v, str>> {
 }
 
 impl<'t, 'v> Message<'t, 'v> {
-    /// Whether a user said it, who says more than the results of tools.
+    /// Whether it is by a user and has more than tool results.
     fn is_of_user(&self) -> bool {
         self.role == Role::User && (self.results().is_empty() || self.text().is_some())
     }
@@ -394,7 +394,7 @@ impl<'t, 'v> Message<'t, 'v> {
         (!text.is_empty()).then_some(text)
     }
 
-    /// Whether the answer goes on in the next message: its finish reason is there and empty.
+    /// Whether the answer continues in the next message: its finish reason is present and empty.
     fn is_piece(&self) -> bool {
         let reason = self.body.and_then(|body| body.get("finish_reason"));
         reason.is_some_and(|reason| reason.as_str() == Some(""))
@@ -412,7 +412,7 @@ impl<'t, 'v> Message<'t, 'v> {
         }
         let Some(body) = self.body else { return parts };
         let listed = ["tool_calls", "toolCalls"].iter().filter_map(|key| body.get(key)?.as_list());
-        // As the provider sent them, which is all that older versions of LangChain have.
+        // As the provider sent them; older versions of LangChain have nothing else.
         let sent = || body.get("additional_kwargs")?.get("tool_calls")?.as_list();
         let listed: Vec<ToolFacts> = listed.flatten().filter_map(call).collect();
         let listed = if listed.is_empty() {
@@ -454,12 +454,12 @@ fn call_key<'v>(parts: &[Json<'v>]) -> Cow<'v, str> {
     call_key
 }
 
-/// Whether a value is what a decorated function was called with.
+/// Whether a value holds the arguments of a decorated function.
 fn is_call(map: &Object<'_>) -> bool {
     !map.is_empty() && map.keys().all(|key| key == "args" || key == "kwargs")
 }
 
-/// The last text that a decorated function was called with, by position or else by name.
+/// The last text among the arguments of a decorated function, by position or else by name.
 fn last_argument<'v>(call: &Object<'v>) -> Option<Cow<'v, str>> {
     let by_place = call.get("args").and_then(Json::as_list).into_iter().flatten();
     let by_name = call.get("kwargs").and_then(Json::as_object).into_iter().flat_map(Object::values);
@@ -474,7 +474,7 @@ fn named<'t, 'v>(map: &'t Object<'v>, keys: &[&str]) -> Option<&'t Cow<'v, str>>
     keys.iter().find_map(|key| map.get(key).and_then(Json::as_text))
 }
 
-/// Who said a message; `None` if the value is no message.
+/// The author of a message; `None` if the value is not a message.
 fn role(value: &Json<'_>) -> Option<Role> {
     let map = value.as_object()?;
     let text = |key: &str| map.get(key).and_then(Json::as_str);
@@ -487,7 +487,7 @@ fn role(value: &Json<'_>) -> Option<Role> {
         (None, Some("function_call")) => "assistant",
         (None, Some("function_call_output")) => "tool",
         (None, Some(kind)) if map.contains_key("content") || map.contains_key("data") => kind,
-        // An answer of Mastra's.
+        // An answer by Mastra.
         (None, _) if map.get("toolCalls").is_some_and(|calls| calls.as_list().is_some()) => {
             "assistant"
         }
@@ -514,7 +514,7 @@ fn part_text<'t, 'v>(part: &'t Json<'v>) -> Option<&'t Cow<'v, str>> {
         .or_else(|| matches!(kind, "text" | "output_text" | "input_text").then(own).flatten())
 }
 
-/// The tool call that a part is.
+/// The tool call in a part.
 fn call_in(part: &Json<'_>) -> Option<ToolFacts> {
     match part.get("type").or_else(|| part.get("kind")).and_then(Json::as_str) {
         Some(
@@ -532,7 +532,7 @@ fn call_in(part: &Json<'_>) -> Option<ToolFacts> {
     }
 }
 
-/// The tool result that a part is.
+/// The tool result in a part.
 fn result_in(part: &Json<'_>) -> Option<ToolResult> {
     match part.get("type").or_else(|| part.get("kind")).and_then(Json::as_str) {
         Some(
@@ -579,10 +579,11 @@ fn call_of(function: &Object<'_>) -> Option<ToolFacts> {
     })
 }
 
-/// Keys by which a message of a tool tells the id of its call.
+/// Keys under which a tool's message has the id of its call.
 const CALL_IDS: [&str; 4] = ["tool_call_id", "toolCallId", "toolUseId", "tool_use_id"];
 
-/// The id of a call, under any of its names; an item's own `id` counts only if no other is there. Haystack's results have the call.
+/// The id of a call, under any of its names; an item's own `id` counts only if there is no other. Haystack's results contain the
+/// call.
 fn id_of(map: &Object<'_>) -> Option<IdHash> {
     let keys = ["call_id", "tool_call_id", "toolCallId", "toolUseId", "tool_use_id", "ref", "id"];
     let of_call = || named(map.get("origin")?.as_object()?, &["id"]);

@@ -1,13 +1,13 @@
-//! Messages of the usual form, a role and texts and nothing else, which are read without a tree of their JSON.
+//! Messages of the usual form, with only a role and texts, which are read without building a tree of their JSON.
 
 use std::borrow::Cow;
 
 use super::Role;
 use crate::convention::json::Lexer;
 
-/// The last text of this role in a list of messages, an assistant's after the last user's, and the role of the last message that is no
-/// instruction, as the tree of the list would give them.
-/// `None` if the messages have more than texts, or if this is no such list.
+/// The last text of this role in a list of messages (an assistant's after the last user's), and the role of the last message that
+/// is not an instruction, as the tree of the list would give them.
+/// `None` if the messages have more than texts, or if this is not such a list.
 pub(super) fn texts(list: &str, whose: Role) -> Option<(Option<Cow<'_, str>>, Role)> {
     let mut lexer = Lexer::of(list);
     let (mut said, mut last) = (None, Role::Other);
@@ -29,14 +29,14 @@ pub(super) fn texts(list: &str, whose: Role) -> Option<(Option<Cow<'_, str>>, Ro
 fn message<'v>(lexer: &mut Lexer<'v>) -> Option<(Role, Cow<'v, str>)> {
     lexer.take(b'{').then_some(())?;
     lexer.key("role")?;
-    // A tool's message is a result and no text.
+    // A tool's message is a result rather than a text.
     let role = Role::named(&lexer.text()?).filter(|role| *role != Role::Tool)?;
     lexer.take(b',').then_some(())?;
     lexer.key("parts").or_else(|| lexer.key("content"))?;
     let text = lexer.text().or_else(|| parts(lexer))?;
     if lexer.take(b',') {
         lexer.key("finish_reason")?;
-        // Without a reason, it is a piece of the next message.
+        // With an empty reason, it is a piece of the next message.
         lexer.text().filter(|reason| !reason.is_empty())?;
     }
     lexer.take(b'}').then_some((role, text))

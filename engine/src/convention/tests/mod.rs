@@ -590,10 +590,10 @@ fn long_names_and_texts_are_cut_at_a_character() {
     assert_eq!(span.session.unwrap().id.as_ref(), "abc");
     assert_eq!(span.input.as_ref().unwrap().text.as_ref(), "éé");
     assert_eq!(repaired, ["name_cut", "text_cut"]);
-    // That there is an input, and that it is too long, is told even where nobody reads it.
+    // The presence of an input, and that it is too long, is recorded even if nothing reads it.
     assert_eq!(unread.span.input, span.input.map(Text::unread));
     assert_eq!(unread.repaired, repaired);
-    // What an agent was given is told from other inputs all the same.
+    // An agent's input is still distinguished from other inputs.
     assert!(unread.span.input_hash.is_some());
     assert_eq!(unread.span.input_hash, span.input_hash);
 }

@@ -231,7 +231,7 @@ fn a_stream_is_accepted_by_its_name() {
 }
 
 proptest! {
-    /// What is told together counts in the order in which it arrived, whoever tells it first.
+    /// Messages that arrive together count in the order of arrival, whatever the order in which they were sent.
     #[test]
     fn the_order_of_telling_does_not_matter(
         traces in prop::collection::vec((0..40_u64, 0..2_u8, any::<bool>()), 1..160),
@@ -428,7 +428,7 @@ fn a_deployment_that_accepts_ends_drops_and_forgets_what_was_usual_of_the_versio
     assert_eq!(failing(&mut told, "2", 660..800, 2), "quiet");
 }
 
-/// Traces of five sessions that alternate, each as long as 20 traces and every third of which has a failure.
+/// Traces of five alternating sessions, each with 20 traces; every third session has a failure.
 fn alternating(told: &mut Fixture, hours: std::ops::Range<u64>) {
     for hour in hours {
         let session = format!("session {} of lane {}", hour / 100, hour % 5);
@@ -569,7 +569,7 @@ fn a_drop_of_a_version_that_was_replaced_ends_after_a_day_and_its_past_stays() {
     let mut told = Fixture::new(10);
     failing(&mut told, "1", 1..600, u64::MAX);
     assert_eq!(failing(&mut told, "2", 600..660, 2), "critical");
-    // Another agent goes on, and this one is silent.
+    // Another agent continues, and this one is silent.
     let other = key("3").with(|parts| parts.agent_name = "other".into());
     for hour in 660..720 {
         told.drops.observe(&other, [trace(hour, false)], WallShift::default());
@@ -598,7 +598,7 @@ fn a_drop_of_a_version_that_was_replaced_ends_after_a_day_and_its_past_stays() {
     }
 }
 
-/// How often the stream of a version pages, and how bad it is in the end, while this is told hour by hour.
+/// How often the stream of a version pages, and its final severity, with hourly messages.
 fn pages_of(
     told: &mut Fixture,
     (version, stream): (&str, &str),
@@ -628,7 +628,7 @@ fn a_version_that_rests_is_not_replaced() {
     };
     let found = pages_of(&mut told, ("2", "verdict"), 1..70 * 24, work);
     assert_eq!(found, (1, "critical"));
-    // It is rolled back on a Friday: a weekend later nobody can tell, on Tuesday it is over.
+    // It is rolled back on a Friday: a weekend says nothing, on Tuesday it is over.
     let rolled_back = |told: &mut Fixture, hour: u64| told.observe("1", trace(hour, false));
     let found = pages_of(&mut told, ("2", "verdict"), 70 * 24..70 * 24 + 8, rolled_back);
     assert_eq!(found.1, "critical");
@@ -679,7 +679,7 @@ fn the_usual_silence_is_that_of_the_agent_whatever_its_versions() {
         }
         assert_eq!(told.saved(), next.saved());
     }
-    // It comes to work every ten hours: its other versions are shown anew.
+    // It works every ten hours: its other versions are sent again.
     let mut shown = 0;
     for hour in (1_000..2_000).step_by(10) {
         told.drops.observe(&key("41"), [trace(hour, false)], WallShift::default());
@@ -774,7 +774,7 @@ impl Rollouts {
         agent
     }
 
-    /// So many traces, of these versions in turn, of which so many percent fail.
+    /// So many traces, alternating between these versions; this percentage fails.
     fn traces(&mut self, versions: &[&str], count: u64, percent: u64) {
         for number in 0..count {
             self.minute += 5;

@@ -13,7 +13,7 @@ const MINUTE: u64 = 60_000_000_000;
 /// Traces before a change.
 const PAST: u64 = 4_000;
 
-/// An agent of a trace a minute, of which a tenth has an outcome, which is told a minute later.
+/// An agent with a trace a minute; a tenth of them have an outcome, which is reported a minute later.
 struct Agent {
     drops: Drops,
     counts: Counts,

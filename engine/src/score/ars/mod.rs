@@ -10,11 +10,10 @@
 //! score           = sum of weight * component / sum of weights                            over components with data
 //! ```
 //!
-//! Source: Credal, "Agent Reliability Score", which has no code and leaves some things open: the weights, the
-//! ceilings, how variation becomes a score and the halves of trajectory are our choice ([`ArsOptions`]). `s` is the
-//! sample deviation. A test case whose scores are all 0 is left out of consistency, as it is steady only in failure.
-//! Trajectory is absent without tool calls; its second half is over the runs whose optimum is known, and if there is none,
-//! trajectory is the success of tools alone.
+//! Source: Credal, "Agent Reliability Score", which has no code and leaves some things open: the weights, the ceilings, how
+//! variation becomes a score and the halves of trajectory are agentgauge's choice ([`ArsOptions`]). `s` is the sample deviation. A
+//! test case whose scores are all 0 is left out of consistency, as it is steady only in failure. Trajectory is absent without tool
+//! calls; its second half is over the runs with a known optimum, and if there is none, trajectory is the success of tools alone.
 //!
 //! Exact: each run's numbers are quantised once, sums are integers, and a run that is replaced or removed leaves no trace.
 
@@ -47,7 +46,7 @@ pub struct ArsAgent {
     consistency: Mean,
 }
 
-/// The score and what it was made of.
+/// The score and its inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ars {
     /// 0 to 100.
@@ -99,7 +98,7 @@ impl ArsAgent {
 
     /// Adds a run, or replaces the one of the same test case and id.
     ///
-    /// Returns whether it was taken: a new run is not if there are `max_runs` already.
+    /// Returns whether it was accepted: a new run is not if there are `max_runs` already.
     pub fn upsert(&mut self, run: ArsRun) -> bool {
         let contribution = Contribution::new(&run, &self.options);
         let room = self.options.max_runs.min(MAX_RUNS);
@@ -143,7 +142,7 @@ impl ArsAgent {
         removed.is_some()
     }
 
-    /// The score; `None` as long as no component with a weight has data.
+    /// The score; `None` while no component with a weight has data.
     pub fn score(&self) -> Option<Ars> {
         let (mut whole, mut weighted) = (0.0, 0.0);
         let mut components = Components::default();
@@ -198,7 +197,7 @@ impl ArsAgent {
 
 /// The source's name for a score from 0 to 100.
 pub fn band(score: f64) -> &'static str {
-    // Rounded, as weighted sums of floats may come out slightly too low.
+    // Rounded, as weighted sums of floats may be slightly too low.
     match Quanta::from_f64(score).unwrap_or_default() {
         score if score >= Quanta(80 * Quanta::ONE) => "excellent",
         score if score >= Quanta(60 * Quanta::ONE) => "good",

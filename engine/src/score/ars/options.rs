@@ -1,7 +1,7 @@
 //! The open numbers of the agent reliability score, and the values chosen here.
 //!
-//! The source publishes the six components, 0.6 and 0.4 of source fidelity, and the bands. Weights, ceilings, the optimum
-//! of loops and the two scores for nothing retrieved are not published: every default here is our own choice.
+//! The source publishes the six components, 0.6 and 0.4 of source fidelity, and the bands. Weights, ceilings, the optimum of loops
+//! and the two scores for nothing retrieved are not published: all defaults here are agentgauge's choice.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ impl ArsWeights {
 }
 
 impl ArsOptions {
-    /// Model calls that a run of this test case needs at best, if that is known.
+    /// Model calls that a run of this test case needs at best, if known.
     pub fn optimum_loops_of(&self, case: Option<&str>) -> Option<u64> {
         let own = case.and_then(|case| self.optimum_loops_by_case.get(case));
         own.copied().or(self.optimum_loops)

@@ -1,4 +1,4 @@
-//! Sums over runs, from which any run can be taken back.
+//! Sums over runs, from which any run can be subtracted.
 
 use super::options::ArsOptions;
 use super::part::ComponentName;
@@ -101,8 +101,8 @@ impl Tally {
 
     /// One minus the coefficient of variation of the accuracies, in `[0,1]`; `None` with fewer than two, or a mean of 0.
     ///
-    /// With `n` values, their sum `a` and their squares' sum `b`, the square of the coefficient is
-    /// `(n b - a^2) / a^2 * n / (n - 1)`, of which numerators and denominators are exact up to ten million runs.
+    /// With `n` values, their sum `a` and their squares' sum `b`, the square of the coefficient is `(n b - a^2) / a^2 * n / (n -
+    /// 1)`, whose numerator and denominator are exact up to ten million runs.
     pub(super) fn steadiness(&self) -> Option<Quanta> {
         let (n, sum) = (i128::from(self.accuracy.count), self.accuracy.sum);
         if n < 2 || sum == 0 {

@@ -16,16 +16,16 @@ use super::{Condition, RunRecord, TaskOptions, aggregate};
 
 /// The runs of one agent, and their scores, kept up to date run by run.
 ///
-/// The scores do not depend on the order in which runs come, nor on how often, below the bounds of the options.
+/// The scores do not depend on the order in which runs arrive, nor on how often, within the bounds of the options.
 #[derive(Clone, Debug, Default)]
 pub struct AgentTasks {
     options: TaskOptions,
     tasks: BTreeMap<Arc<str>, Task>,
-    /// Runs without a task, and those at a task that is not held: they count in what needs no task.
+    /// Runs without a task, and runs at a task that is not held: they count in scores that need no task.
     taskless: BTreeMap<(Option<Arc<str>>, Arc<str>), Facts>,
     /// The runs that can still be revised.
     open: BTreeSet<RunKey>,
-    /// The last run that is settled: it cannot be revised.
+    /// The last settled run: it cannot be revised.
     settled: Option<RunKey>,
     pools: Sides<Pool>,
     robustness: Robustness,
@@ -36,7 +36,7 @@ pub struct AgentTasks {
 /// Numbers of runs that do not count, or not in all scores, by reason.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Refused {
-    /// Runs whose task would have been one too many: they count as if they had none.
+    /// Runs whose task was over the limit: they count as if they had none.
     pub over_max_tasks: u64,
     /// Runs that are settled, or began before a settled one.
     pub settled: u64,
@@ -58,7 +58,7 @@ pub struct TaskView<'a> {
 }
 
 impl AgentTasks {
-    /// Greatest number of runs of a task that are compared.
+    /// Most runs of a task that are compared.
     pub const MAX_LAST_RUNS: usize = 50;
 
     /// An agent without runs.
@@ -67,11 +67,11 @@ impl AgentTasks {
         Self { options: TaskOptions { last_runs, ..options }, ..Self::default() }
     }
 
-    /// Adds a run, in place of the one with the same task and id; returns whether it was taken.
+    /// Adds a run, or replaces the one with the same task and id; returns whether it was accepted.
     pub fn upsert(&mut self, run: RunRecord) -> bool {
         let task = run.task.clone();
         let old = self.retract(task.as_deref(), &run.id);
-        // If the new run is on the side of the old one, its task goes back into that pool only once, with the new run.
+        // If the new run is on the side of the old one, its task is put back into that pool only once, with the new run.
         let of_task = old.and_then(|(condition, of_task)| of_task.then_some(condition));
         let again = of_task.is_some_and(|old| Sides::<Pool>::are_one(old, run.condition));
         if let Some(old) = of_task.filter(|_| !again) {
@@ -85,7 +85,7 @@ impl AgentTasks {
         taken
     }
 
-    /// Takes back a run, unless it is settled or unknown.
+    /// Subtracts a run, unless it is settled or unknown.
     pub fn remove(&mut self, task: Option<&str>, id: &str) {
         if let Some((condition, true)) = self.retract(task, id) {
             self.put_back(task, condition);
@@ -95,7 +95,7 @@ impl AgentTasks {
         }
     }
 
-    /// Whether runs at a task were taken back, so that earlier runs than those held here have to be compared again.
+    /// Whether runs at a task were subtracted, so that runs earlier than those held here have to be compared again.
     pub fn lacks_earlier(&self, task: &str) -> bool {
         self.tasks.get(task).is_some_and(|task| {
             let Sides { undisturbed, disturbed } = &task.sides;
@@ -103,13 +103,13 @@ impl AgentTasks {
         })
     }
 
-    /// Takes runs at a task again, the latest by (start, id) first, until none is lacking; `latest_first` are all of its runs.
+    /// Adds back runs at a task, the latest by (start, id) first, until none is lacking; `latest_first` are all of its runs.
     pub fn refill(&mut self, task: &str, latest_first: impl Iterator<Item = RunRecord>) {
         for run in latest_first {
             if !self.lacks_earlier(task) {
                 return;
             }
-            // Taken before there was room for the task, it is none of its runs.
+            // If it was added before there was room for the task, it is not one of the task's runs.
             if self.taskless.contains_key(&(run.task.clone(), Arc::clone(&run.id))) {
                 continue;
             }
@@ -177,7 +177,7 @@ impl AgentTasks {
         self.pools.primary(self.pools.undisturbed.runs > 0)
     }
 
-    /// Whether a run that is not known can be taken; counts it if not, or if it cannot count for its task.
+    /// Whether a new run can be added; counts it if not, or if it cannot count for its task.
     fn admits(&mut self, run: &RunRecord) -> bool {
         let late = self.settled.as_ref().is_some_and(|settled| *settled >= RunKey::new(run));
         let over = run.task.as_deref().is_some_and(|task| !self.has_room_for(task));
@@ -191,7 +191,7 @@ impl AgentTasks {
         self.tasks.contains_key(task) || self.tasks.len() < self.options.max_tasks
     }
 
-    /// Adds a run; `again`: its task has been taken out of the pool already.
+    /// Adds a run; `again`: its task was removed from the pool already.
     fn add(&mut self, run: RunRecord, again: bool) {
         let facts = Facts::new(&run);
         self.open.insert(RunKey::new(&run));
@@ -216,7 +216,7 @@ impl AgentTasks {
         task.runs.insert(run.id, facts);
     }
 
-    /// Takes back a run that can still be revised, and takes its task out of the pool; returns the condition that it ran under, and
+    /// Subtracts a run that can still be revised, and removes its task from the pool; returns the condition under which it ran, and
     /// whether it counted for its task.
     fn retract(&mut self, task: Option<&str>, id: &str) -> Option<(Condition, bool)> {
         let (key, facts, of_task) = self.close(task, id)?;
@@ -234,7 +234,7 @@ impl AgentTasks {
         Some((facts.condition, of_task))
     }
 
-    /// Puts a task that was taken out of the pool back, with its scores computed anew.
+    /// Puts a task that was removed from the pool back, with its scores recomputed.
     fn put_back(&mut self, task: Option<&str>, condition: Condition) {
         if let Some(task) = task.and_then(|task| self.tasks.get_mut(task)) {
             let repeats = task.sides.under(condition);
@@ -243,7 +243,7 @@ impl AgentTasks {
         }
     }
 
-    /// Forgets what is needed to revise a run; its contribution stays. Returns also whether it counted for its task.
+    /// Forgets what is needed to revise a run; its contribution stays. Also returns whether it counted for its task.
     fn close(&mut self, task: Option<&str>, id: &str) -> Option<(RunKey, Facts, bool)> {
         let of_task = task.and_then(|task| {
             let name = Arc::clone(self.tasks.get_key_value(task)?.0);

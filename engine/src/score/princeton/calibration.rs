@@ -1,4 +1,4 @@
-//! Calibration: is the share that succeeds what the agent was confident of?
+//! Calibration: does the agent's confidence match the share of runs that succeed?
 //!
 //! ```text
 //! ECE   = sum over bins of n_b / N * |accuracy_b - confidence_b| = sum |successes_b - sum of c_b| / N

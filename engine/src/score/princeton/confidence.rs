@@ -1,4 +1,4 @@
-//! Confidence consistency: is an agent as sure of a task each time?
+//! Confidence consistency: is an agent equally confident of a task each time?
 //!
 //! ```text
 //! CV     = s / mean          s: sample standard deviation
@@ -20,7 +20,7 @@ pub(super) struct Confidences {
     squares: i128,
 }
 
-/// The confidence, if it is plausible; only then can any number of its squares be summed.
+/// The confidence, if it is plausible; only then can any number of squares be summed.
 pub(super) fn plausible(confidence: Quanta) -> Option<Quanta> {
     (-GREATEST..=GREATEST).contains(&confidence.0).then_some(confidence)
 }
@@ -46,8 +46,8 @@ impl Confidences {
         if n < 2 || self.sum <= 0 {
             return None;
         }
-        // The squared distances from the mean rounded down to a quantum, less the correction for the rest of the mean: so nothing
-        // large is subtracted in floats.
+        // The squared distances from the mean rounded down to a quantum, less the correction for the rest of the mean: this avoids
+        // subtracting large floats.
         let (floor, rest) = (self.sum.div_euclid(n), self.sum.rem_euclid(n));
         let around_floor = self.squares - floor * floor * n - 2 * floor * rest;
         let squares = (ratio(around_floor, 1) - ratio(rest * rest, n)).max(0.0);

@@ -1,7 +1,7 @@
 //! The last runs at a task: those with the greatest (start, id), up to a limit.
 //!
-//! A run that gives way is not kept. When a later one is taken back, there is room again, which only a caller that still has the
-//! run can fill: [`LastRuns::lacks`] tells that, and [`LastRuns::refill`] takes the run.
+//! A displaced run is not kept. When a later one is subtracted, there is room again, which only a caller that still has the run can
+//! fill: [`LastRuns::lacks`] shows that, and [`LastRuns::refill`] adds the run.
 
 use std::sync::Arc;
 
@@ -24,15 +24,15 @@ pub(super) struct LastRun {
 /// The last runs, and the sums over pairs of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastRuns {
-    // Each with its likeness to those before it. Invariant: ascending, and none below `floor`.
+    // Each with its similarity to the earlier ones. Invariant: ascending, and none below `floor`.
     runs: Vec<(LastRun, Vec<Option<Likeness>>)>,
-    /// A moment that every run that gave way is below; `None`: no run gave way.
+    /// A moment above every displaced run; `None`: no run was displaced.
     floor: Option<Moment>,
     pairs: Pairs,
 }
 
 impl LastRuns {
-    /// Adds a run, unless it is older than those that there is room for.
+    /// Adds a run, unless it is older than all runs of a full list.
     pub(super) fn insert(&mut self, run: LastRun, limit: usize, formula: Formula) {
         if limit == 0 || self.floor.as_ref().is_some_and(|floor| run.at < *floor) {
             return;
@@ -44,19 +44,19 @@ impl LastRuns {
         }
     }
 
-    /// Takes back a run; nothing fills its place.
+    /// Removes a run; its place stays empty.
     pub(super) fn remove(&mut self, at: &Moment) {
         if let Ok(place) = self.runs.binary_search_by(|(run, _)| run.at.cmp(at)) {
             self.take(place);
         }
     }
 
-    /// Whether there is room for a run that gave way.
+    /// Whether there is room for a displaced run.
     pub(super) fn lacks(&self, limit: usize) -> bool {
         self.floor.is_some() && self.runs.len() < limit
     }
 
-    /// Takes the last of the runs that gave way; ignores a run that did not give way.
+    /// Adds the last of the displaced runs; ignores a run that was not displaced.
     pub(super) fn refill(&mut self, run: LastRun, formula: Formula) {
         if self.floor.as_ref().is_some_and(|floor| run.at < *floor) {
             self.floor = Some(run.at.clone());
@@ -64,7 +64,7 @@ impl LastRuns {
         }
     }
 
-    /// Notes that no run that gave way is left.
+    /// Notes that no displaced run is left.
     pub(super) fn have_all(&mut self) {
         self.floor = None;
     }

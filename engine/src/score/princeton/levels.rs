@@ -1,15 +1,15 @@
-//! Outcomes by confidence (a level each), in blocks: questions about all levels are mostly answered by the sums of blocks.
+//! Outcomes by confidence (a level each), in blocks: most questions about all levels are answered by the sums of blocks.
 //!
-//! A block has the sums of its runs and of its won pairs. So a change costs a pass through its own block, all pairs cost a look
-//! at each block, and a walk that stops at a hundred places looks into a hundred blocks at most.
+//! A block has the sums of its runs and of its won pairs. So a change costs a pass over its own block, all pairs cost a pass over
+//! the blocks, and a walk that stops at a hundred places reads at most a hundred blocks.
 
 use super::outcome::Outcomes;
 use crate::math::Quanta;
 
-/// Greatest number of levels in a block; a larger one is cut in two.
+/// Most levels in a block; a larger one is split.
 const FULL: usize = 32;
 
-/// Number of levels below which a block is joined with a neighbour, if both fit into one.
+/// Number of levels below which a block is merged with a neighbour, if both fit into one.
 const SPARSE: usize = FULL / 4;
 
 /// The numbers of runs and of successes for each confidence.
@@ -25,7 +25,7 @@ struct Block {
     levels: Vec<(Quanta, Outcomes)>,
     /// The sum over the levels.
     total: Outcomes,
-    /// Of the pairs of a success and a failure in this block, twice the number whose success is the more confident, plus the
+    /// For the pairs of a success and a failure in this block, twice the number whose success is the more confident, plus the
     /// number of tied pairs.
     twice_won: u128,
 }
@@ -35,9 +35,9 @@ struct Block {
 pub(super) struct Walk<'a> {
     blocks: std::slice::Iter<'a, Block>,
     levels: std::slice::Iter<'a, (Quanta, Outcomes)>,
-    /// The outcomes of all levels above the one where it stands.
+    /// The outcomes of all levels above the current one.
     pub(super) before: Outcomes,
-    /// The outcomes of the level where it stands.
+    /// The outcomes of the current level.
     pub(super) level: Outcomes,
 }
 
@@ -75,7 +75,7 @@ impl Levels {
         }
     }
 
-    /// Takes back a run that was observed.
+    /// Subtracts a run that was observed.
     pub(super) fn forget(&mut self, confidence: Quanta, success: bool) {
         let at = self.block_of(confidence);
         let Some(block) = self.blocks.get_mut(at) else { return };
@@ -98,7 +98,8 @@ impl Levels {
         self.blocks.iter().flat_map(|block| &block.levels).copied()
     }
 
-    /// Of all pairs of a success and a failure, twice the number whose success is the more confident, plus the number of tied pairs.
+    /// For all pairs of a success and a failure, twice the number whose success is the more confident, plus the number of tied
+    /// pairs.
     pub(super) fn twice_won(&self) -> u128 {
         let (mut won, mut successes_above) = (0, 0);
         for block in &self.blocks {
@@ -109,7 +110,7 @@ impl Levels {
         won
     }
 
-    /// A walk that stands before the first run.
+    /// A walk that starts before the first run.
     pub(super) fn best_first(&self) -> Walk<'_> {
         Walk {
             blocks: self.blocks.iter(),
@@ -126,7 +127,7 @@ impl Levels {
         })
     }
 
-    /// Joins a block with the next, if there is one and both fit into one.
+    /// Merges a block with the next, if there is one and both fit into one.
     fn join(&mut self, at: usize) {
         let fits = |next: &Block| self.blocks[at].levels.len() + next.levels.len() <= FULL;
         if self.blocks.get(at + 1).is_some_and(fits) {
@@ -144,12 +145,12 @@ impl Block {
         block
     }
 
-    /// The place of a confidence, or where it would be.
+    /// The index of a confidence, or where it would be.
     fn find(&self, confidence: Quanta) -> Result<usize, usize> {
         self.levels.binary_search_by(|(level, _)| confidence.cmp(level))
     }
 
-    /// Computes the sums over the levels anew.
+    /// Recomputes the sums over the levels.
     fn settle(&mut self) {
         let (mut total, mut twice_won) = (Outcomes::default(), 0);
         for (_, level) in &self.levels {
@@ -162,7 +163,7 @@ impl Block {
 }
 
 impl Walk<'_> {
-    /// Goes on to the level of the run at the place `runs`, counted from 1; such a run must exist, and must not be behind.
+    /// Advances to the level of the run at position `runs`, counted from 1; the run must exist, and must not be behind.
     pub(super) fn cover(&mut self, runs: u64) {
         while self.before.runs + self.level.runs < runs {
             self.before.merge(self.level);
@@ -175,7 +176,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Goes on to the block of the run at the place `runs`; returns whether there is one.
+    /// Advances to the block of the run at position `runs`; returns whether there is one.
     fn enter(&mut self, runs: u64) -> bool {
         for block in self.blocks.by_ref() {
             if self.before.runs + block.total.runs >= runs {

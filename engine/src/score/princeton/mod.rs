@@ -1,8 +1,8 @@
-//! Princeton's agent reliability: consistency, predictability, robustness and safety of an agent that runs at the
-//! same tasks again and again.
+//! Princeton's agent reliability: consistency, predictability, robustness and safety of an agent that repeatedly runs at the same
+//! tasks.
 //!
-//! Source: Princeton, agent reliability, "Methodology". [`AgentTasks`] holds the runs of one agent and keeps all
-//! scores up to date as runs come, change and go:
+//! Source: Princeton, agent reliability, "Methodology". [`AgentTasks`] holds the runs of one agent and updates all scores as runs
+//! are added, changed and removed:
 //!
 //! ```text
 //! RunRecord --> Task: Repeats (outcomes, confidences, last runs) --per task--> Pool (means over tasks; predictability) --> scores

@@ -25,7 +25,7 @@ crate::options! {
     }
 }
 
-/// Which form of the formulas applies that were corrected by their authors.
+/// Which form applies of the formulas that their authors corrected.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Formula {
@@ -37,8 +37,8 @@ pub enum Formula {
 }
 
 crate::options! {
-    /// Weights of the parts of each aggregate; over the parts that exist they come to one. A part whose weight is
-    /// not above 0 is left out.
+    /// Weights of the parts of each aggregate; over the parts that exist they are normalised to one. A part whose weight is not
+    /// above 0 is left out.
     pub struct AggregateWeights in "tasks.weights" {
         /// Of consistency: the same outcome.
         pub outcome: f64 = 1.0;

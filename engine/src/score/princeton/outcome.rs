@@ -6,9 +6,9 @@
 //!       = clip(1 - s^2 / (p (1 - p) + 1e-8), 0, 1)      methodology; s^2 over n - 1
 //! ```
 //!
-//! Source: Princeton, agent reliability, "Outcome Consistency". The page's form is 0 for every task with mixed outcomes,
-//! since s^2 is always greater than p (1 - p); its authors replaced it in June 2026. A run succeeded or did not: rewards between 0 and 1
-//! are cut before, as the source's evaluations do. Its formula by itself takes fractions, and so does the slow model.
+//! Source: Princeton, agent reliability, "Outcome Consistency". The page's form is 0 for every task with mixed outcomes, since s^2
+//! is always greater than p (1 - p); its authors replaced it in June 2026. A run succeeded or did not: rewards between 0 and 1 are
+//! thresholded before, as in the source's evaluations. The formula itself accepts fractions, and so does the slow model.
 
 use super::Formula;
 use super::score::Score;
@@ -30,7 +30,7 @@ impl Outcomes {
         self.successes += u64::from(success);
     }
 
-    /// Takes back an outcome that was observed.
+    /// Subtracts an outcome that was observed.
     pub fn forget(&mut self, success: bool) {
         self.runs -= 1;
         self.successes -= u64::from(success);

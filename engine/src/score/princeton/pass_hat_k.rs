@@ -22,12 +22,12 @@ impl PassHatK {
         self.0.iter_mut().zip(shares(task)).for_each(|(mean, share)| mean.observe(share));
     }
 
-    /// Takes back a task that was observed.
+    /// Subtracts a task that was observed.
     pub(super) fn forget(&mut self, task: Outcomes) {
         self.0.iter_mut().zip(shares(task)).for_each(|(mean, share)| mean.forget(share));
     }
 
-    /// pass^k by `k`, for each `k` that some task has enough runs for.
+    /// pass^k by `k`, for each `k` for which some task has enough runs.
     pub(super) fn results(&self) -> BTreeMap<u32, f64> {
         let means = (1..).zip(&self.0);
         means.filter_map(|(k, mean)| Some((k, mean.result()?.value))).collect()

@@ -36,7 +36,7 @@ impl Pool {
         }
     }
 
-    /// Adds a task with its present scores.
+    /// Adds a task with its current scores.
     pub(super) fn observe_task(&mut self, task: &Repeats) {
         self.pass_hat_k.observe(task.outcomes);
         for (mean, score) in self.tasks.iter_mut().zip(task.scores()) {
@@ -44,7 +44,7 @@ impl Pool {
         }
     }
 
-    /// Takes back a task, before it changes.
+    /// Subtracts a task, before it changes.
     pub(super) fn forget_task(&mut self, task: &Repeats) {
         self.pass_hat_k.forget(task.outcomes);
         for (mean, score) in self.tasks.iter_mut().zip(task.scores()) {

@@ -1,4 +1,4 @@
-//! Predictability: does an agent's confidence tell whether it succeeds?
+//! Predictability: does an agent's confidence predict whether it succeeds?
 //!
 //! ```text
 //! P_brier = 1 - mean (c - y)^2
@@ -19,10 +19,10 @@ use super::risk_coverage;
 use super::score::Score;
 use crate::math::{Quanta, ratio};
 
-/// Greatest number of different confidences.
+/// Most different confidences.
 const MAX_LEVELS: usize = 4_096;
 
-/// The step that confidences are rounded to if there are more.
+/// The step to which confidences are rounded if there are more.
 const STEP: i64 = Quanta::ONE / 1_000;
 
 /// Counts of runs with a confidence and an outcome.
@@ -59,7 +59,7 @@ impl Predictability {
         self.levels.forget(self.level(confidence), success);
     }
 
-    /// Whether there were too many different confidences to count each.
+    /// Whether there were too many different confidences to count separately.
     pub(super) fn is_approximate(&self) -> bool {
         self.coarse
     }

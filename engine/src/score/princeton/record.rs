@@ -1,4 +1,4 @@
-//! One run of an agent at a task, from which the scores are made.
+//! One run of an agent at a task, the input of the scores.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct RunRecord {
     pub success: Option<bool>,
     /// How sure the agent was, in `[0,1]`. A value further than 100 from zero counts as unknown.
     pub confidence: Option<Quanta>,
-    /// The condition that it ran under.
+    /// The condition under which it ran.
     pub condition: Condition,
     /// Names of the tools that it called, in order.
     pub actions: Vec<Arc<str>>,
@@ -26,12 +26,12 @@ pub struct RunRecord {
     pub resources: Resources,
     /// The severity of each broken rule; empty: none was broken, `None`: not known.
     pub violations: Option<Vec<Severity>>,
-    /// Whether somebody looked for broken rules, whether or not any was found. A report of a broken rule alone does not tell which other
-    /// runs were looked at.
+    /// Whether rules were checked, whether or not any was found broken. A report of a broken rule alone does not show which other
+    /// runs were checked.
     pub looked: bool,
 }
 
-/// The disturbance that a run took place under.
+/// The disturbance under which a run took place.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Condition {
     /// No disturbance.
@@ -41,7 +41,7 @@ pub enum Condition {
     Fault,
     /// The format or structure of inputs was changed.
     Environment,
-    /// The instructions were said in other words.
+    /// The instructions were rephrased.
     Prompt,
 }
 
@@ -79,7 +79,7 @@ pub struct Resources {
     pub api_calls: Option<f64>,
     /// Tool calls.
     pub actions: Option<f64>,
-    /// Errors met.
+    /// Number of errors.
     pub errors: Option<f64>,
     /// Mean seconds of a model call.
     pub call_latency_seconds: Option<f64>,

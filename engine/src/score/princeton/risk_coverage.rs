@@ -1,4 +1,4 @@
-//! Risk-coverage: do those runs fail that an agent is least sure of?
+//! Risk-coverage: are failures the runs with the least confidence?
 //!
 //! ```text
 //! risk(c) = share of failures among the max(1, trunc(c N)) most confident     c = 0, 1/99, .., 1
@@ -78,7 +78,7 @@ fn covered(coverage: f64, n: u64) -> u64 {
     covered.clamp(1, n)
 }
 
-/// The coverages that are looked at, the same as of numpy's `linspace(0, 1, 100)`.
+/// The evaluated coverages, equal to numpy's `linspace(0, 1, 100)`.
 const COVERAGES: [f64; 100] = {
     let mut coverages = [1.0; 100];
     let mut point = 0;

@@ -4,7 +4,7 @@
 //! R_x = min(accuracy under x / accuracy undisturbed, 1)      x: fault, environment, prompt
 //! ```
 //!
-//! Source: Princeton, agent reliability, "Robustness" (whose "structural" is our environment). Over all runs, not over
+//! Source: Princeton, agent reliability, "Robustness" (whose "structural" is called environment here). Over all runs, not over
 //! means of tasks; absent if either side is empty or no undisturbed run succeeds. If a run of several prompts is a list of scores,
 //! the source counts any score above 0 as a success; here each is a run of its own, whose outcome is reported.
 

@@ -1,4 +1,4 @@
-//! The facts of a run that are kept so that it can be taken back.
+//! The facts of a run that are needed to subtract it.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(super) struct Facts {
     pub(super) condition: Condition,
     /// The severity of its worst broken rule, if it broke any.
     pub(super) worst: Option<Severity>,
-    /// Whether somebody looked for broken rules.
+    /// Whether rules were checked.
     pub(super) looked: bool,
 }
 

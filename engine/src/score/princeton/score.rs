@@ -7,7 +7,7 @@ use crate::math::{Quanta, ratio};
 pub struct Score {
     /// In `[0,1]`, higher is better.
     pub value: f64,
-    /// Number of tasks, runs or answers that it was made of; for an aggregate, that of its smallest part.
+    /// Number of tasks, runs or answers that it covers; for an aggregate, that of its smallest part.
     pub samples: u64,
 }
 

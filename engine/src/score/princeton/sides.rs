@@ -1,7 +1,7 @@
 //! Undisturbed and disturbed runs, kept apart.
 //!
-//! Consistency and predictability are over the undisturbed runs, or, if there are none, over the disturbed ones, which are then
-//! all. So the two are never added up.
+//! Consistency and predictability are over the undisturbed runs or, if there are none, over the disturbed ones, which are then all
+//! runs. So the two are never added.
 
 use super::Condition;
 
@@ -13,7 +13,7 @@ pub(super) struct Sides<T> {
 }
 
 impl<T> Sides<T> {
-    /// The side that runs under this condition are on.
+    /// The side of runs under this condition.
     pub(super) fn under(&mut self, condition: Condition) -> &mut T {
         match condition {
             Condition::Baseline => &mut self.undisturbed,

@@ -34,7 +34,7 @@ pub(super) struct Repeats {
 pub(super) type TaskScores = [Option<Quanta>; 5];
 
 impl Task {
-    /// Whether there was never a run, or all were taken back.
+    /// Whether there was never a run, or all were subtracted.
     pub(super) fn is_empty(&self) -> bool {
         self.sides.undisturbed.runs + self.sides.disturbed.runs == 0
     }
@@ -50,7 +50,7 @@ impl Repeats {
         self.rescore(options);
     }
 
-    /// Takes back a run; the scores stay as they were until [`Repeats::rescore`].
+    /// Subtracts a run; the scores stay unchanged until [`Repeats::rescore`].
     pub(super) fn forget(&mut self, facts: &Facts, at: &Moment) {
         self.runs -= 1;
         facts.success.into_iter().for_each(|success| self.outcomes.forget(success));
@@ -58,12 +58,12 @@ impl Repeats {
         self.last.remove(at);
     }
 
-    /// Whether there is room for an earlier run among those that are compared.
+    /// Whether there is room for an earlier run among the compared ones.
     pub(super) fn lacks_earlier(&self, options: &TaskOptions) -> bool {
         self.last.lacks(options.last_runs)
     }
 
-    /// Takes an earlier run among those that are compared; `None`: there is no earlier one.
+    /// Adds an earlier run to the compared ones; `None`: there is no earlier one.
     pub(super) fn refill(&mut self, run: Option<LastRun>, options: &TaskOptions) {
         match run {
             Some(run) => self.last.refill(run, options.formula),
@@ -83,7 +83,7 @@ impl Repeats {
         named.filter_map(|(name, score)| Some((name.name(), score?.to_f64()))).collect()
     }
 
-    /// Computes the scores anew.
+    /// Recomputes the scores.
     pub(super) fn rescore(&mut self, options: &TaskOptions) {
         let found = [
             self.outcomes.consistency(options.formula),

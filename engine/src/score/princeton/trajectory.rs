@@ -1,4 +1,4 @@
-//! Trajectory consistency: does an agent go the same way to success each time?
+//! Trajectory consistency: does an agent take the same path to success each time?
 //!
 //! ```text
 //! C_traj_d = 1 - mean over pairs of JS(P, Q)                        corrected: divergence, in bits
@@ -9,9 +9,9 @@
 //!
 //! P is the share of each tool in all calls of a run; the means are over pairs of successful runs that called any tool.
 //!
-//! Source: Princeton, agent reliability, "Trajectory Distribution Consistency" and "Trajectory Sequence Consistency".
-//! Tools are known by the hash of their name, so that nothing depends on which name came first; each addend is rounded to
-//! 2^-60 and summed as an integer, so that nothing depends on the order of tools.
+//! Source: Princeton, agent reliability, "Trajectory Distribution Consistency" and "Trajectory Sequence Consistency". Tools are
+//! known by the hash of their name, so that nothing depends on the order of arrival of names; each addend is rounded to 2^-60 and
+//! summed as an integer, so that nothing depends on the order of tools.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(super) struct Trajectory {
     counts: Box<[(u64, u64)]>,
 }
 
-/// The likeness of two trajectories.
+/// The similarity of two trajectories.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Likeness {
     distribution: Quanta,
@@ -54,7 +54,7 @@ impl Trajectory {
         (!actions.is_empty()).then_some(Self { actions, counts })
     }
 
-    /// The likeness of this trajectory to each of the others.
+    /// The similarity of this trajectory to each of the others.
     pub(super) fn compared<'a>(
         &self,
         others: impl Iterator<Item = Option<&'a Self>>,
@@ -76,7 +76,7 @@ impl Pairs {
         self.sequence.observe(pair.sequence);
     }
 
-    /// Takes back a pair that was observed.
+    /// Subtracts a pair that was observed.
     pub(super) fn forget(&mut self, pair: Likeness) {
         self.distribution.forget(pair.distribution);
         self.sequence.forget(pair.sequence);
@@ -93,7 +93,7 @@ impl Pairs {
     }
 }
 
-/// The similarity of the shares of tools; has the same bits whichever of the two comes first.
+/// The similarity of the shares of tools; the bits do not depend on the order of the two.
 fn similarity_of_counts(a: &Trajectory, b: &Trajectory, formula: Formula) -> Quanta {
     let bits = js_divergence(a, b);
     let distance = match formula {

@@ -1,4 +1,4 @@
-//! What drops are found by is told once, and which traces stall.
+//! Input of drop detection is sent once; which traces stall.
 
 use super::*;
 use crate::facts::{DoneTrace, TurnStart};
@@ -198,7 +198,7 @@ fn an_outcome_of_a_session_is_told_once() {
     assert_eq!(done_traces(&mut stage), []);
 }
 
-/// The outcomes of sessions that agents were told, with whether what the session took is known.
+/// The outcomes of sessions that agents received, with whether the session's effort is known.
 fn session_outcomes(stage: &mut Sessions) -> Vec<(String, Option<bool>, bool)> {
     let mut told = Vec::new();
     for update in stage.drain() {
@@ -485,7 +485,7 @@ fn an_outcome_that_is_told_after_its_session_has_ended_counts_once() {
     assert!(done.effort.is_none(), "the last trace has an outcome of its own");
     stage.report(of("s", None), at(7_203));
     assert_eq!(done_traces(&mut stage), [], "it was told");
-    // Of its traces the second was told before it ended.
+    // The second of its traces had a reported outcome before it ended.
     let of_trace = |id: u8| Report { target: Target::Trace(TraceId([id; 16])), ..of("", None) };
     for (id, told) in [(1, 1), (2, 0), (1, 0)] {
         stage.report(of_trace(id), at(7_204));

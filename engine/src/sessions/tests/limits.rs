@@ -46,7 +46,7 @@ fn a_trace_over_a_limit_is_told_while_it_runs_and_counts_once() {
         ("model_calls", "trace", 12.0, 10.0)
     );
     assert!(session.limits.is_empty());
-    // It goes on, and has not grown since 60 s when it is done.
+    // It is still running, and has not grown since 60 s when it is done.
     stage.handle(calls(1, 10, 13), at(60));
     stage.handle(calls(1, 10, 13).revision(14).done(), at(90));
     stage.handle_timeout(at(359));
@@ -90,7 +90,7 @@ fn a_limit_that_has_stopped_growing_is_not_told_again() {
     let over = [Cause::Limit(RunLimit::TraceModelCalls)];
     stage.handle(calls(1, 10, 12), at(20));
     assert_eq!(told(&mut stage), over);
-    // `loop_hold` later, and again when the session has closed, the trace is told again, with other news.
+    // `loop_hold` later, and again when the session has closed, the trace is sent again, with other news.
     for (revision, second) in [(13, 400), (14, 800), (15, 3_000)] {
         stage.handle_timeout(at(second));
         stage.handle(calls(1, 10, 12).revision(revision).done(), at(second));

@@ -94,7 +94,7 @@ fn a_session_with_loops_of_two_kinds_counts_once_and_each_kind_by_itself() {
         let by_kind: Vec<_> = update.sessions_looping.iter().map(|(of, n)| (of.kind, *n)).collect();
         assert_eq!(by_kind, [(LoopKind::ExactRepeat, 2), (LoopKind::Cycle, 1)]);
         assert_eq!(update.looping, 2);
-        // One kind of it goes on for longer than the other.
+        // One kind of it continues for longer than the other.
         stage.handle(cycles(2, 2, 4), at(200));
         stage.handle_timeout(at(320));
         let update = only(stage.drain());
@@ -118,7 +118,7 @@ fn an_agent_of_which_a_session_begins_to_run_away_is_told_before_others() {
     assert!(stage.is_urgent());
     assert_eq!(looping(&only(stage.drain_urgent(10))), [("warning", 1)]);
     assert!(!stage.is_urgent() && stage.drain_urgent(10).is_empty());
-    // What goes on is told with the rest.
+    // A running loop is sent with the rest.
     stage.handle(trace(2, 10).revision(2).looping(4, Severity::Warning), at(21));
     assert!(!stage.is_urgent());
     assert_eq!(stage.drain().len(), 2);
@@ -319,7 +319,7 @@ fn a_chain_that_is_looked_at_in_parts_is_counted() {
     assert_eq!([3, 2].map(cuts), [0, 1]);
 }
 
-/// A trace that goes on from the one before it with the same call.
+/// A trace that continues the previous one with the same call.
 fn step(id: u8) -> TraceFacts {
     let second = 10 * u64::from(id);
     let (tools, turn_start) = (vec![call(second)], TurnStart::Continued);

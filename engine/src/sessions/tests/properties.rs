@@ -266,7 +266,7 @@ impl Step {
 }
 
 /// Has every session leave and come back.
-/// The bytes of all sessions, counted anew.
+/// The bytes of all sessions, recounted.
 fn held_bytes(stage: &Sessions) -> usize {
     let of_traces =
         |session: &Session| session.traces.iter().map(TraceRecord::bytes).sum::<usize>();

@@ -12,7 +12,7 @@ fn attempt(id: u8, second: u64, run: Option<&str>) -> TraceFacts {
     TraceFacts { attempt: Some(Box::new(attempt)), ..trace(id, second).done() }
 }
 
-/// What somebody says of a run of agent `a` at this second.
+/// A report about a run of agent `a` at this second.
 fn outcome(run: &str, success: bool, second: u64) -> Report {
     let agent = trace(1, 1).agent.unwrap();
     let target = RunTarget { agent, task: "t".into(), run: run.into(), perturbation: None };

@@ -1,7 +1,7 @@
 //! The spans of a trace: a row for each, in order of arrival.
 //!
-//! A row has what nearly every span has. Scope, resource, parent and agent are held once for all spans that have them in common;
-//! rare facts stand beside the rows.
+//! A row has what nearly every span has. Scope, resource, parent and agent are stored once for all spans that share them; rare
+//! facts are stored beside the rows.
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +30,7 @@ use crate::span::{
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Spans {
     rows: Vec<SpanRow>,
-    // Mostly two: that of the root, and that of all other spans.
+    // Usually two: that of the root, and that of all other spans.
     origins: SmallVec<[Origin; 2]>,
     beside: Option<Box<Beside>>,
     // The index of the rows by id, if there are many.
@@ -41,7 +41,7 @@ pub struct Spans {
     // Number of the spans of no known operation.
     #[serde(skip)]
     others: u32,
-    // Whether such texts are not kept.
+    // Whether texts that only people and models read are dropped.
     drops_readable_texts: bool,
 }
 
@@ -62,19 +62,19 @@ pub(in crate::trace) struct SpanRow {
     pub(in crate::trace) span_id: SpanId,
     pub(in crate::trace) start: Timestamp,
     pub(in crate::trace) end: Timestamp,
-    // The name of the tool or model if the row has its call (a model's with that of the one that was asked), else that of the span.
+    // The name of the tool or model if the row has its call (for a model with the requested one), else that of the span.
     name: Option<Symbol>,
-    // If the row has a tool call, the hash of the call's id, or zero; if a model call, its tokens: those read in the low bits, those written in
+    // If the row has a tool call, the hash of the call's id, or zero; if a model call, its tokens: input in the low bits, output in
     // the high ones.
     number: u64,
-    // Place of its origin.
+    // Index of its origin.
     origin: u32,
     flags: u16,
     operation: Operation,
     status: Status,
 }
 
-/// What neighbouring spans have in common.
+/// What spans near each other share.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 struct Origin {
     scope: u64,
@@ -94,7 +94,7 @@ struct Who {
     user: Option<Arc<str>>,
 }
 
-/// What few spans that name an agent name besides.
+/// Rarer facts of spans that name an agent.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 struct Further {
     workflow: Option<Symbol>,
@@ -114,8 +114,8 @@ struct Beside {
     rare: Vec<Rare>,
 }
 
-/// What a row has no room for of its model call: the hash of the answer's id, and how many tokens were read from a cache if its flags say
-/// that this is known.
+/// The facts of a model call that do not fit into its row: the hash of the response id, and the number of tokens read from a cache
+/// if the flags say that it is known.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 struct Answer {
     row: u32,
@@ -123,7 +123,7 @@ struct Answer {
     id: Option<IdHash>,
 }
 
-/// Facts of a span that its row has no room for.
+/// Facts of a span that do not fit into its row.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Rare {
     row: u32,
@@ -151,14 +151,14 @@ static NOTHING_FURTHER: Further =
 /// Number of rows from which on they have an index; small in tests, so that these run with and without one.
 const LONG: usize = if cfg!(test) { 4 } else { 128 };
 
-/// Number of the latest origins among which an equal one is looked for.
+/// Number of the latest origins that are searched for an equal one.
 const LAST: usize = 16;
 
-/// Number of the latest different spans with a parent among which an equal one is looked for.
+/// Number of the latest different spans with a parent that are searched for an equal one.
 const NEAR: usize = 4;
 
-/// Flags of a row: the span failed; the row has a tool or a model call, the latter with these numbers; it is known what ends the model's input,
-/// and that is a user's message.
+/// Flags of a row: the span failed; the row has a tool call or a model call; these numbers of a model call are known; it is known
+/// what ends the model's input, and that is a user's message.
 const FAILED: u16 = 1;
 const TOOL: u16 = 1 << 1;
 const MODEL: u16 = 1 << 2;
@@ -173,20 +173,19 @@ const PARENT_KNOWN: u16 = 1 << 7;
 /// Flag of a row: the parent is in another process.
 const PARENT_REMOTE: u16 = 1 << 8;
 
-/// Flag of a row: something stopped the span before its end.
+/// Flag of a row: something stopped the span early.
 const STOPPED: u16 = 1 << 9;
 
-/// Flag of a row: the span is the streamed answer to the request of another span.
+/// Flag of a row: the span is the streamed response to the request of another span.
 const STREAMED: u16 = 1 << 10;
 
 /// Flag of a row: it is known how many of the model call's tokens were read from a cache.
 const CACHED_TOKENS: u16 = 1 << 11;
 
-/// How much later than its root a span may end that did not outlast it: clocks differ, and streamed spans end a little late.
+/// How much later than its root a span may end without outlasting it: clocks differ, and streamed spans end a little late.
 const LEEWAY: Duration = Duration::from_millis(100);
 
-/// What tells kinds of spans with a parent apart: resource, scope, operation and, of agents and of spans of no known operation, the
-/// name.
+/// The kind of a span with a parent: resource, scope, operation and, for agents and for spans of no known operation, the name.
 #[derive(Clone, Copy, Debug)]
 pub struct Hanging<'a> {
     /// The resource.
@@ -199,9 +198,9 @@ pub struct Hanging<'a> {
     pub name: &'a str,
     /// The parent.
     pub parent: SpanId,
-    /// Whether the parent is of another process; `None`: not said.
+    /// Whether the parent is in another process; `None`: not sent.
     pub remote: Option<bool>,
-    /// Whether the span is an agent's, or names the workflow that it is of.
+    /// Whether the span is an agent's, or names its workflow.
     pub is_run: bool,
     /// Whether the parent is in the trace.
     pub has_parent: bool,
@@ -213,7 +212,7 @@ impl Spans {
         self.rows.len()
     }
 
-    /// The number of spans of no known operation, as of HTTP clients and databases.
+    /// The number of spans of no known operation, such as those of HTTP clients and databases.
     pub fn others(&self) -> usize {
         place(self.others)
     }
@@ -223,13 +222,13 @@ impl Spans {
         self.rows.is_empty()
     }
 
-    /// Whether there is a span of this id.
+    /// Whether there is a span with this id.
     pub fn contains(&self, id: SpanId) -> bool {
         self.place_of(id).is_some()
     }
 
-    /// Adds a span of this resource, with or without the texts that only people and models read. Of two spans with one id the greater is
-    /// kept, whichever came first.
+    /// Adds a span of this resource, with or without the texts that only people and models read. Of two spans with one id the
+    /// greater is kept, whatever the order of arrival.
     pub fn add(
         &mut self,
         span: &Span,
@@ -293,12 +292,12 @@ impl Spans {
             .sum()
     }
 
-    /// Whether the input of the first model call ends with something else than a user's message.
+    /// Whether the input of the first model call ends with something other than a user's message.
     pub fn goes_on(&self) -> bool {
         let goes_on = |asked: Option<bool>| asked == Some(false);
         let of_rare =
             |rare: &Rare| rare.model.as_ref().is_some_and(|model| goes_on(model.asked_by_user));
-        // Mostly no input does.
+        // Usually no input does.
         if !self.rows.iter().any(|row| goes_on(row.asked_by_user()))
             && !self.rare().iter().any(of_rare)
         {
@@ -326,7 +325,7 @@ impl Spans {
         origins.any(|origin| origin.parent.is_none() && origin.scope == scope)
     }
 
-    /// The last time that the agent stopped to wait or went on, by the spans.
+    /// The last time that the agent stopped to wait or continued, according to the spans.
     pub fn pause(&self) -> Option<Pause> {
         self.rare().iter().filter_map(|rare| rare.remarks.as_ref()?.pause).max()
     }
@@ -344,7 +343,7 @@ impl Spans {
         self.rows.iter().filter(is_root).map(|row| row.end).max()
     }
 
-    /// Whether a span that is not an evaluator's ended later than the last one without a parent, by more than [`LEEWAY`].
+    /// Whether a span other than an evaluator's ended later than the last one without a parent, by more than [`LEEWAY`].
     pub fn outlast_root(&self) -> bool {
         let Some(end) = self.root_end().map(|end| end.after(LEEWAY)) else { return false };
         self.rows.iter().any(|row| row.end > end && row.operation != Operation::Evaluation)
@@ -355,7 +354,7 @@ impl Spans {
         self.hanging().any(|span| !span.has_parent)
     }
 
-    /// Whether a span or a resource tells of an attempt at a task.
+    /// Whether a span or a resource mentions an attempt at a task.
     pub fn say_attempt(&self) -> bool {
         self.rare().iter().any(|rare| rare.attempt.is_some())
             || self.origins.iter().any(|origin| origin.resource.attempt.is_some())
@@ -371,7 +370,7 @@ impl Spans {
         self.iter().any(|span| span.reports_loop())
     }
 
-    /// The spans that have a parent, in the trace or not; of equal ones near each other only the first.
+    /// The spans that have a parent, in the trace or not; among equal ones near each other only the first.
     pub fn hanging(&self) -> impl Iterator<Item = Hanging<'_>> {
         let (mut near, mut turn, mut last) = ([(u64::MAX, ptr::null()); NEAR], 0, None);
         self.rows.iter().filter_map(move |row| {
@@ -381,7 +380,7 @@ impl Spans {
             let own = row.name.as_deref().filter(|_| named && !row.has(TOOL | MODEL));
             let name = own.unwrap_or_default();
             let flags = row.flags & (PARENT_KNOWN | PARENT_REMOTE);
-            // Equal names are shared, so their address tells them apart.
+            // Equal names are shared, so their addresses distinguish them.
             let kind = u64::from(flags) << 8 | row.operation as u64;
             let like = (u64::from(row.origin) << 24 | kind, name.as_ptr());
             if near.contains(&like) {
@@ -413,7 +412,7 @@ impl Spans {
             .is_none_or(|first| self.origins.iter().all(|origin| origin.resource == first.resource))
     }
 
-    /// Drops the texts that only people and models read, and keeps none of later spans.
+    /// Drops the texts that only people and models read, also those of later spans.
     pub fn drop_readable_texts(&mut self) {
         self.drops_readable_texts = true;
         self.beside
@@ -423,7 +422,7 @@ impl Spans {
         self.measure();
     }
 
-    /// Drops all texts, and goes on to keep those of later spans; that there were some is still known.
+    /// Drops all texts, but still keeps those of later spans; the fact that there were some is kept.
     pub fn drop_texts(&mut self) {
         self.beside.iter_mut().flat_map(|beside| &mut beside.rare).for_each(Rare::drop_texts);
         self.measure();
@@ -459,14 +458,14 @@ impl Spans {
         self.measure();
     }
 
-    /// Makes room for so many spans, if there are none yet: mostly no more will come.
+    /// Reserves memory for this many spans, if there are none yet: usually no more will arrive.
     pub fn expect(&mut self, spans: usize) {
         if self.rows.is_empty() {
             self.rows.reserve_exact(spans);
         }
     }
 
-    /// Gives back the memory that is kept for more spans.
+    /// Releases memory that is reserved for more spans.
     pub fn fit(&mut self) {
         fit(&mut self.rows);
         self.origins.shrink_to_fit();
@@ -481,7 +480,7 @@ impl Spans {
         self.places.is_some()
     }
 
-    /// The row of the span of this id.
+    /// The row of the span with this id.
     pub(super) fn place_of(&self, id: SpanId) -> Option<usize> {
         match &self.places {
             None => self.rows.iter().position(|row| row.span_id == id),
@@ -497,7 +496,7 @@ impl Spans {
         }
     }
 
-    /// The rows, each with its answer and its rare facts.
+    /// The rows, each with the extra facts of its model call and its rare facts.
     fn parts(&self) -> impl Iterator<Item = (&SpanRow, Option<&Answer>, Option<&Rare>)> {
         let mut rare = self.rare();
         let mut answers = self.beside.as_ref().map_or(&[][..], |beside| &beside.answers);
@@ -526,7 +525,7 @@ impl Spans {
         Some(row.seen(self.origins.get(place(row.origin))?, answer, rare))
     }
 
-    /// What stands beside a row.
+    /// The facts beside a row.
     fn beside(&self, at: usize) -> (Option<&Answer>, Option<&Rare>) {
         let (Some(beside), Ok(number)) = (&self.beside, u32::try_from(at)) else {
             return (None, None);
@@ -537,7 +536,7 @@ impl Spans {
         (answer.ok().and_then(|at| answers.get(at)), facts.ok().and_then(|at| rare.get(at)))
     }
 
-    /// Adds a span whose id is not known.
+    /// Adds a span with a new id.
     fn put(&mut self, span: &Span, resource: &Arc<Resource>, symbols: &mut Symbols, texts: bool) {
         let named = matches!(span.operation, Operation::InvokeAgent | Operation::Other)
             || (texts && span.operation == Operation::Chat);
@@ -572,7 +571,7 @@ impl Spans {
         self.push(row, answer);
     }
 
-    /// Adds rare facts to the next row, other than calls.
+    /// Adds the rare facts of a span, except calls, to the next row.
     fn put_rare(&mut self, span: &Span, texts: bool) {
         if span.attempt.is_some() || span.remarks.is_some() {
             let rare = self.rare_of_next();
@@ -595,7 +594,7 @@ impl Spans {
         if rare.last().is_none_or(|last| last.row != row) {
             let (held, rows) = (rare.len(), self.rows.len());
             if held == rare.capacity() {
-                // Where half of the spans have some, all that are still to come may.
+                // If half of the spans have some, all later ones may.
                 let to_come = if 2 * held >= rows { self.rows.capacity() - rows } else { 0 };
                 rare.reserve_exact(to_come.max(held).max(1));
             }
@@ -631,7 +630,7 @@ impl Spans {
         }
     }
 
-    /// Puts another span into a row. Takes no longer the more rows there are, but where the row was the only one of its origin.
+    /// Replaces the span in a row. The time does not depend on the number of rows, unless the row was the only one of its origin.
     fn replace(&mut self, at: usize, instead: Whole) {
         let Whole { mut row, origin, answer, rare } = instead;
         let Ok(number) = u32::try_from(at) else { return };
@@ -675,7 +674,7 @@ impl Spans {
         self.origins.iter().zip(before).map(|(origin, before)| origin.bytes(before)).sum()
     }
 
-    /// The bytes of a row and of what stands beside it.
+    /// The bytes of a row and of the facts beside it.
     fn own_bytes(&self, at: usize) -> Bytes {
         let (answer, rare) = self.beside(at);
         let row = self.rows.get(at).map_or(0, SpanRow::bytes);
@@ -683,13 +682,13 @@ impl Spans {
         rare.map(Rare::bytes).unwrap_or_default().and(row).and(answer)
     }
 
-    /// The place of a span's origin.
+    /// The index of a span's origin.
     fn origin_of(&mut self, span: &Span, resource: &Arc<Resource>, symbols: &mut Symbols) -> u32 {
         let known = self.known_origin(|origin| origin.is_of(span, resource));
         known.unwrap_or_else(|| self.add_origin(Origin::of(span, resource, symbols)))
     }
 
-    /// The place of the origin that is meant, if it is among the last ones.
+    /// The index of the origin for which `is_meant` holds, if it is among the last ones.
     fn known_origin(&self, is_meant: impl Fn(&Origin) -> bool) -> Option<u32> {
         let back = self.origins.iter().rev().take(LAST).position(is_meant)?;
         u32::try_from(self.origins.len() - 1 - back).ok()
@@ -722,14 +721,14 @@ impl Origin {
         Self { scope: span.scope, parent: span.parent, resource: Arc::clone(resource), who }
     }
 
-    /// The bytes that it takes, given the origin before it, which mostly has the same resource.
+    /// The bytes that it takes, given the previous origin, which usually has the same resource.
     fn bytes(&self, before: Option<&Self>) -> usize {
         let has_own = before.is_none_or(|before| before.resource != self.resource);
         let resource = if has_own { of_resource(&self.resource) } else { 0 };
         size_of::<Self>() + resource + self.who.as_deref().map_or(0, Who::bytes)
     }
 
-    /// Whether it is the origin of a span, which has this resource.
+    /// Whether it is the origin of a span with this resource.
     fn is_of(&self, span: &Span, resource: &Arc<Resource>) -> bool {
         self.parent == span.parent
             && self.scope == span.scope
@@ -775,13 +774,13 @@ impl SpanRow {
         self.flags |= if set { flag } else { 0 };
     }
 
-    /// Puts a tool call that fits into the row, without its name.
+    /// Sets a tool call that fits into the row, without its name.
     fn call(&mut self, tool: &ToolFacts) {
         self.flags |= TOOL;
         self.number = tool.call_id.map_or(0, IdHash::number);
     }
 
-    /// Puts a model call that fits into the row, without its name; returns what has no room there, if there is anything.
+    /// Sets a model call that fits into the row, without its name; returns the facts that do not fit, if there are any.
     fn model(&mut self, model: &ModelFacts) -> Option<Answer> {
         let Tokens { input, output, cached, .. } = model.tokens;
         self.flags |= MODEL;
@@ -881,7 +880,7 @@ impl Who {
     }
 }
 
-/// Replaces what a list, which is in the order of rows, has of a row.
+/// Replaces the entry of a row in a list that is sorted by row.
 fn put_at<T>(list: &mut Vec<T>, number: u32, row: fn(&T) -> u32, new: Option<T>) {
     match (list.binary_search_by_key(&number, row), new) {
         (Ok(at), Some(new)) => list[at] = new,
@@ -891,8 +890,8 @@ fn put_at<T>(list: &mut Vec<T>, number: u32, row: fn(&T) -> u32, new: Option<T>)
     }
 }
 
-/// Moves things to a block of their exact size, as allocators seldom shrink a block in place; not where a small part of it is free, as
-/// they round sizes up by as much.
+/// Moves items to a block of their exact size, as allocators seldom shrink a block in place; not if only a small part of it is
+/// free, as they round sizes up by as much.
 fn fit<T>(things: &mut Vec<T>) {
     if things.capacity() > things.len() + things.len() / 8 {
         let mut exact = Vec::with_capacity(things.len());

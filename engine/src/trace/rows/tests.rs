@@ -265,7 +265,7 @@ proptest! {
         again.fit();
         prop_assert_eq!(again.rows.capacity(), again.rows.len());
         prop_assert_eq!(wholes(&again), wholes(&spans));
-        // Of what is drops_readable_texts only the texts that nobody else reads are gone, and what comes again is known.
+        // With `drops_readable_texts`, only the texts that only people and models read are gone, and resent spans are recognised.
         spans.drop_readable_texts();
         for (seen, held) in greatest.iter().zip(wholes(&spans)) {
             prop_assert!(extra(&held).is_empty());

@@ -37,7 +37,7 @@ impl<'a> SpanView<'a> {
         self.rest.origin.scope
     }
 
-    /// The span's name, if it is of an agent, of no known operation or, where texts are kept, of a model call; else empty.
+    /// The span's name, if it is of an agent, of no known operation or, if texts are kept, of a model call; else empty.
     pub(in crate::trace) fn name(&self) -> &'a str {
         let Rest { row, rare, .. } = self.rest;
         let own = if row.has(TOOL | MODEL) {
@@ -98,7 +98,7 @@ impl<'a> SpanView<'a> {
         rare?.tool.as_ref().map(|tool| tool.seen())
     }
 
-    /// The name of a tool that was called.
+    /// The name of the called tool.
     pub(in crate::trace) fn tool_name(&self) -> Option<&'a Arc<str>> {
         let Rest { row, rare, .. } = self.rest;
         let name = if row.has(TOOL) { &row.name } else { &rare?.tool.as_ref()?.name };
@@ -141,12 +141,12 @@ impl<'a> SpanView<'a> {
         })
     }
 
-    /// The facts of a model call that the row has no room for.
+    /// The facts of a model call that do not fit into the row.
     pub(in crate::trace) fn model_details(&self) -> Option<Model<'a>> {
         self.rest.rare?.model.as_ref().map(|model| model.seen())
     }
 
-    /// The hash of the id of a model's answer.
+    /// The hash of the response id of a model call.
     pub(in crate::trace) fn response_id(&self) -> Option<IdHash> {
         let Rest { row, answer, rare, .. } = self.rest;
         if row.has(MODEL) { answer.id } else { rare?.model.as_ref()?.response_id }
@@ -158,7 +158,7 @@ impl<'a> SpanView<'a> {
         row.has(MODEL) || rare.is_some_and(|rare| rare.model.is_some())
     }
 
-    /// The name of the model that the span tells it called.
+    /// The name of the model that the span reports.
     pub(in crate::trace) fn model_name(&self) -> Option<&'a str> {
         let Rest { row, rare, .. } = self.rest;
         if row.has(MODEL) {
@@ -187,7 +187,7 @@ impl<'a> SpanView<'a> {
         self.rest.rare?.input.as_ref().map(TextRow::seen)
     }
 
-    /// The output of the span; of tools only where texts are kept.
+    /// The output of the span; for tools only if texts are kept.
     pub(in crate::trace) fn output(&self) -> Option<TextView<'a>> {
         self.rest.rare?.output.as_ref().map(TextRow::seen)
     }
