@@ -134,7 +134,7 @@ impl Access {
     ///
     /// Fails if a token is missing, too short or listed twice, and if certificates are named that no client can show.
     pub fn read(options: &AccessOptions, certified: bool) -> Result<Self, AccessError> {
-        let (open, anybody) = (options.open.clone(), !options.is_any());
+        let (open, anybody) = (options.open.clone(), !options.is_configured());
         let mut access = Self { open, anybody, certified, ..Self::default() };
         for token in &options.tokens {
             let fault =

@@ -124,7 +124,7 @@ impl AccessOptions {
     }
 
     /// Whether any token or certificate is configured.
-    pub fn is_any(&self) -> bool {
+    pub fn is_configured(&self) -> bool {
         !(self.tokens.is_empty() && self.certificates.is_empty())
     }
 }

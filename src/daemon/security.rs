@@ -36,7 +36,7 @@ impl ListenerSecurity {
             tls: Tls::start(&config.tls, reloaded, &health.vital)?,
             options: config.tls.clone(),
             access: Access::read(&config.access, certified)?,
-            named: config.access.is_any(),
+            named: config.access.is_configured(),
             open: config.access.open.clone(),
             hosts: config.listen.hosts.clone(),
         })

@@ -11,7 +11,7 @@ const HEAD: &str = "\
 
 Written by `agentgauge conventions` from the source; a test fails when it is stale.
 
-Every convention is asked about every span, whatever its schema URL says: they are described by attributes and scopes. Where
+Every convention is asked about every span, whatever its schema URL says: they are recognised by attributes and scopes. Where
 several say something of one concept, the lowest rank holds; the order in which spans, attributes or requests arrive
 changes nothing. Placeholders (`<not specified>`, `<REDACTED>`, `[REDACTED]`, `<elided>`, `N/A`, and Koog's `HIDDEN:non-empty`) count as absent. So do
 arguments with a value that was masked or cut off, and results that were masked.
@@ -39,7 +39,7 @@ the end the service's name. Names that libraries give by themselves are none, in
 const LIBRARIES: &str = "
 ## Libraries
 
-What to set to get a session id and a name, and what kind the library where its keys alone do not.
+What to set to get a session id and a name, and what identifies the library where its keys alone do not.
 
 | Library | In counts | Told by | To get a session id | The agent's name |
 |---|---|---|---|---|
@@ -52,7 +52,7 @@ Attributes by concept, best first. The names of the concepts are those of `[conv
 your own go before all of these. Tool concepts are read on tool spans alone, model concepts on model spans alone:
 a tool's name on a model span is a request, tokens on an agent's span are a sum.
 
-Where no attribute kind, the span's name does: of an agent, and, without `execute_tool ` and `.tool`, of a tool. A span
+Where no attribute says so, the span's name does: of an agent, and, without `execute_tool ` and `.tool`, of a tool. A span
 failed if its status is ERROR or any attribute under `failed` says so; an `exception` event counts where the status is
 unset. A tool failed, too, if its result says so in the words of LangChain (`status` of a message of a tool), of MCP (`isError`)
 or of a model's API (`is_error`); what a tool answers in words of its own is not looked at. The kind of error is that of an attribute under `error_type`, else the type of the last exception.
