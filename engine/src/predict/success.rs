@@ -31,8 +31,8 @@
 //! Zrnic, "PPI++: Efficient Prediction-Powered Inference", arXiv 2311.01453, for means. `f` need not be a probability: `w` scales
 //! it and gives it a sign. If it says nothing about `y`, `w` is near 0, and only labels count.
 //!
-//! This departs from the source in two ways. `w` is tuned on the same `n` labels as the share, so the remaining variance counts `(n
-//! - 1) / (n - 2)` times, as in regression; otherwise ten labels always seem to gain. And the interval of a share is wider the
+//! This departs from the source in two ways. `w` is tuned on the same `n` labels as the share, so the remaining variance counts
+//! `(n - 1) / (n - 2)` times, as in regression; otherwise ten labels always seem to gain. And the interval of a share is wider the
 //! nearer the share is to one half, so an estimate with less variance may have a wider interval: then only labels count as well.
 
 use crate::view::SuccessView;

@@ -206,7 +206,7 @@ impl Checkpoints {
                     return Err(CheckpointError::OtherPartitions { name, partitions, here });
                 }
                 None => {
-                    tracing::error!("checkpoint {of}/{name} is damaged: using the previous one")
+                    tracing::error!("checkpoint {of}/{name} is damaged: using the previous one");
                 }
             }
         }
