@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::baseline::{Baseline, Pending, Recent, SequencePosition, ValueSum, cell_within};
-use super::budget::Budget;
+use super::budget::{Budget, days};
 use super::chances::{Predicted, odds_ratio};
 use super::evidence::{Evidence, Mark, Ratios, Starts};
 use super::hours::{Hours, Noted};
@@ -558,7 +558,8 @@ impl Detector {
             let begins = self.recovery.stretch.count <= 1;
             incident.one_session.observe(place, is_bad, begins);
         }
-        if self.recovery.is_better(incident.trust) {
+        let lasted = days(counted.at.0.saturating_sub(incident.since.0));
+        if self.recovery.is_better(lasted, incident.trust) {
             incident.values = incident.values.minus(self.recovery.stretch);
             let repeats = incident.one_session.repeats().unwrap_or(incident.repeats);
             if incident.values.count as f64 - repeats > BURST {
@@ -631,10 +632,10 @@ impl Detector {
         if let (CountedKind::Chance(chance), Some(predicted)) = (counted.kind, &self.predicted) {
             let ratio =
                 |level| predicted.usual.ratio_of_good(chance, odds_ratio(level, incident.from));
-            self.recovery.observe(ratio, None, levels, counted.short());
+            self.recovery.observe(ratio, None, levels, counted.seed);
         } else if let Some(value) = counted.value() {
             let ratio = |level: f64| (1.0 - value) / (1.0 - level);
-            self.recovery.observe(ratio, Some(value), levels, counted.short());
+            self.recovery.observe(ratio, Some(value), levels, counted.seed);
         }
     }
 
@@ -814,7 +815,7 @@ fn level_of(values: ValueSum, before: f64) -> f64 {
 }
 
 impl Counted {
-    /// The days that it spends on the end of a drop, or on a relapse.
+    /// The days that it spends on a relapse.
     fn short(&self) -> f64 {
         self.seed.min(MOST_DAYS)
     }

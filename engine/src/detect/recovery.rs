@@ -3,16 +3,21 @@
 //! ```text
 //! G(m) = sum of G_k     G_k <- (G_k + w_k b) (1 - f_k + f_k (1 - x) / (1 - m))     b: days that the value spends, 1/4000 at most
 //!
-//! recovering if G(d) >= 90 and G(m1) >= 1/4    d  = level from the change to the good values at its end, less its standard error
+//! recovering if G(d) >= 90 and G(m1) >= 1/4 and H(m2) >= the days that the drop has lasted, 1 at most
+//!                                              d  = level from the change to the good values at its end, less its standard error
 //!                                              m1 = sqrt(tolerated * level since the change), or of what that surely was
 //!                                                   without the first 40 good values at its end, if that is more
 //! quiet      if G(m2) >= 2.5                   m2 = sqrt(tolerated * m1)
+//!
+//! H: as G, where a value spends all of the time that it has to spend
 //! ```
 //!
 //! While values have a mean of `m` or more, `G(m)` reaches a number once in as many days, or in 4,000 times as many values if these
 //! take longer. So a drop that continues stops being critical at most once in 90 days, whatever the rate; one that improved, but
-//! only to `m1`, once in six hours or in 1,000 values, whichever is rarer. Good values lower the level since the change, and so
-//! `m1`: without the values that do not, a drop of a few values would last for several times as many good ones as one of many.
+//! only to `m1`, once in six hours or in 1,000 values, whichever is rarer; one that improved, but only to `m2`, once in as long as
+//! it has lasted by then, or in a day. `H` needs no number of values, or a drop of rare ones would be over only after days, and a
+//! short drop is over as soon as it would be without `H`. Good values lower the level since the change, and so `m1`: without the
+//! values that do not, a drop of a few values would last for several times as many good ones as one of many.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +30,8 @@ pub(super) struct Recovery {
     over: [f64; BETS.len()],
     better: [f64; BETS.len()],
     good: [f64; BETS.len()],
+    /// Evidence that the level is good, of which a value spends more where values are rare.
+    nearly: [f64; BETS.len()],
     capital: f64,
     pub(super) stretch: ValueSum,
 }
@@ -48,7 +55,7 @@ impl Levels {
 }
 
 impl Recovery {
-    /// Adds the next value, which spends so many days; `ratio_at` is its `(1 - x) / (1 - m)` by level. A probability has no
+    /// Adds the next value, which has so many days to spend; `ratio_at` is its `(1 - x) / (1 - m)` by level. A probability has no
     /// `value`, and is not part of the stretch.
     pub(super) fn observe(
         &mut self,
@@ -57,17 +64,22 @@ impl Recovery {
         levels: Levels,
         days: f64,
     ) {
-        let (half, seed) = (ratio_at(levels.half), WEIGHT * days);
+        let half = ratio_at(levels.half);
         if self.capital <= 1.0 {
             (self.capital, self.stretch) = (1.0, ValueSum::default());
         }
         self.capital = (self.capital * payout(SMALL_BET, half)).min(MOST);
         value.into_iter().for_each(|value| self.stretch.add(value));
         let (drop, quarter) = (ratio_at(levels.drop), ratio_at(levels.quarter));
-        let all = [(&mut self.over, drop), (&mut self.better, half), (&mut self.good, quarter)];
-        for (sums, ratio) in all {
+        let few = days.min(MOST_DAYS);
+        for (sums, ratio, spent) in [
+            (&mut self.over, drop, few),
+            (&mut self.better, half, few),
+            (&mut self.good, quarter, few),
+            (&mut self.nearly, quarter, days),
+        ] {
             for (sum, bet) in sums.iter_mut().zip(BETS) {
-                *sum = ((*sum + seed) * payout(bet, ratio)).min(MOST);
+                *sum = ((*sum + WEIGHT * spent) * payout(bet, ratio)).min(MOST);
             }
         }
     }
@@ -84,10 +96,12 @@ impl Recovery {
         (mean + errors / 2.0 - width) / (1.0 + errors)
     }
 
-    /// Whether the drop is over and the level much better, by the evidence times `trust`.
-    pub(super) fn is_better(&self, trust: f64) -> bool {
+    /// Whether the drop, which has lasted so many days, is over and the level much better and nearly good, by the evidence times `trust`.
+    pub(super) fn is_better(&self, lasted: f64, trust: f64) -> bool {
         let reaches = |sums: &[f64], days| sums.iter().sum::<f64>() * trust >= days;
-        reaches(&self.over, OVER) && reaches(&self.better, BETTER)
+        reaches(&self.over, OVER)
+            && reaches(&self.better, BETTER)
+            && reaches(&self.nearly, lasted.min(MOST_LASTED))
     }
 
     /// Whether the level is good, by the evidence times `trust`.
@@ -112,6 +126,9 @@ const BETTER: f64 = 0.25;
 
 /// Evidence that a level is good, in such days.
 const GOOD: f64 = 2.5;
+
+/// Most days that a drop has to have lasted as evidence that its level is nearly good.
+const MOST_LASTED: f64 = 1.0;
 
 /// Number of good values at the end of a drop that say nothing about its level.
 const FIRST_GOOD: u64 = 40;

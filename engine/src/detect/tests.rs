@@ -342,6 +342,26 @@ fn a_short_drop_is_over_about_as_soon_as_a_long_one() {
 }
 
 #[test]
+fn what_gets_better_but_not_good_is_the_same_drop() {
+    let mut again = 0;
+    for (from, bad, better) in [(0.01, 0.4, 0.08), (0.05, 1.0, 0.15)] {
+        for gap in [4, 45] {
+            for seed in 0..10 {
+                let mut stream = Stream::every(gap, 700 + seed, from, 5_000);
+                stream.until(Severity::Critical, bad);
+                stream.verdicts(bad, 2_000);
+                let severities = stream.verdicts(better, 5_000);
+                again += severities.iter().filter(|to| **to == Severity::Critical).count();
+                // When it is good it ends.
+                stream.verdicts(from, 10_000);
+                assert!(stream.severity() < Severity::Critical, "{from} {gap} {seed}");
+            }
+        }
+    }
+    assert!(again <= 15, "{again} of 40");
+}
+
+#[test]
 fn what_does_not_settle_stays_critical() {
     let mut stream = Stream::after(20, 0.02, 5_000);
     stream.until(Severity::Critical, 0.5);
