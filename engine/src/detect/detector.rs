@@ -889,7 +889,7 @@ const TRUST_AGAIN: f64 = 0.1;
 
 /// Number of values of a drop up to which its failures may have one recurring cause: how they followed each other is learned, as it
 /// is for one session that failed to its end, however long that was. Whatever fails for longer is an outage each time.
-const BURST: f64 = 8.0;
+const BURST: f64 = 7.0;
 
 /// Pending values that are enough to be learnt.
 const LEARNT_TOGETHER: u64 = 16;

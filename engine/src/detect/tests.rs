@@ -259,7 +259,7 @@ fn three_failures_in_a_row_are_one_cause_and_eight_are_an_outage() {
 
 #[test]
 fn a_short_outage_that_comes_again_is_found_each_time() {
-    for (seed, count) in [(70, 10), (71, 12), (72, 16)] {
+    for (seed, count) in [(70, 10), (71, 12), (72, 16), (73, 8)] {
         let mut stream = Stream::after(seed, 0.01, 10_000);
         for number in 0..12 {
             stream.verdicts(0.01, 1_500);
