@@ -32,10 +32,11 @@ impl Budget {
         seed
     }
 
-    /// Takes the unspent time, for the next version of the agent.
+    /// Takes the unspent time, for the next version of the agent, and the time since the last value: that passes for one of them
+    /// only, and a version of one trace has no other.
     pub(super) fn take(&mut self) -> Self {
-        let unspent = Self { last: None, ..*self };
-        (self.pool, self.saved) = (0.0, 0.0);
+        let unspent = *self;
+        (self.pool, self.saved, self.last) = (0.0, 0.0, None);
         unspent
     }
 }
