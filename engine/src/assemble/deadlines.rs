@@ -25,12 +25,25 @@ pub(super) struct Deadlines {
 /// The traces of one tenant.
 #[derive(Clone, Debug, Default)]
 struct Lists {
-    // Done traces by when they are sealed; they are evicted first.
-    done: Sorted<Due>,
-    open: Sorted<Due>,
-    // Number of traces in both lists.
+    // By `Order`, then by when a trace is looked at.
+    orders: [Sorted<Due>; ORDERS.len()],
+    // Number of traces in all lists.
     len: usize,
 }
+
+/// The order in which traces are evicted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Order {
+    /// It is done, and no agent is at work in it.
+    Foreign,
+    /// It is done, or sealed.
+    Done,
+    /// It is open.
+    Open,
+}
+
+/// In the order of eviction.
+const ORDERS: [Order; 3] = [Order::Foreign, Order::Done, Order::Open];
 
 /// When a trace has to be checked, which is not later than its deadline, and the trace.
 type Entry = (Timestamp, TraceKey);
@@ -47,7 +60,7 @@ impl Deadlines {
     /// The entry of the trace to check next.
     pub(super) fn first(&self) -> Option<Entry> {
         let firsts = self.tenants.iter().filter_map(|(tenant, lists)| {
-            let (due, id) = lists.open.first().into_iter().chain(lists.done.first()).min()?;
+            let (due, id) = lists.orders.iter().filter_map(Sorted::first).min()?;
             Some((due, TraceKey { id, tenant: *tenant }))
         });
         firsts.min()
@@ -65,9 +78,11 @@ impl Deadlines {
         )
     }
 
-    /// The done trace of a tenant that is sealed first.
+    /// The done trace of a tenant that is sealed first, of those in which no agent is at work or, if there is none, of all.
     pub(super) fn first_done(&self, tenant: TenantHash) -> Option<TraceKey> {
-        let (_, id) = self.tenants.get(&tenant)?.done.first()?;
+        let lists = self.tenants.get(&tenant)?;
+        let first = |order: Order| lists.orders[order as usize].first();
+        let (_, id) = first(Order::Foreign).or_else(|| first(Order::Done))?;
         Some(TraceKey { id, tenant })
     }
 
@@ -79,7 +94,7 @@ impl Deadlines {
     /// All traces of one tenant.
     pub(super) fn traces_of(&self, tenant: TenantHash) -> impl Iterator<Item = TraceKey> + '_ {
         let lists = self.tenants.get(&tenant).into_iter();
-        let all = lists.flat_map(|lists| lists.open.iter().chain(lists.done.iter()));
+        let all = lists.flat_map(|lists| lists.orders.iter().flat_map(Sorted::iter));
         all.map(move |(_, id)| TraceKey { id, tenant })
     }
 
@@ -91,13 +106,15 @@ impl Deadlines {
     /// The traces of one tenant that are not done.
     pub(super) fn open_of(&self, tenant: TenantHash) -> impl Iterator<Item = TraceKey> + '_ {
         let lists = self.tenants.get(&tenant).into_iter();
-        lists.flat_map(|lists| lists.open.iter()).map(move |(_, id)| TraceKey { id, tenant })
+        let open = lists.flat_map(|lists| lists.orders[Order::Open as usize].iter());
+        open.map(move |(_, id)| TraceKey { id, tenant })
     }
 
     /// Adds a trace.
-    pub(super) fn insert(&mut self, (due, TraceKey { id, tenant }): Entry, done: bool) {
+    pub(super) fn insert(&mut self, held: &OpenTrace) {
+        let (due, TraceKey { id, tenant }) = (held.queued, held.id);
         let lists = self.tenants.entry(tenant).or_default();
-        let list = if done { &mut lists.done } else { &mut lists.open };
+        let list = &mut lists.orders[Order::of(held) as usize];
         lists.len += usize::from(list.insert((due, id), |other| other.cmp(&(due, id))));
     }
 
@@ -105,7 +122,8 @@ impl Deadlines {
     pub(super) fn remove(&mut self, (due, TraceKey { id, tenant }): Entry) {
         let Some(lists) = self.tenants.get_mut(&tenant) else { return };
         let is_meant = |other: Due| other.cmp(&(due, id));
-        let removed = lists.open.remove(is_meant) || lists.done.remove(is_meant);
+        // Most are open.
+        let removed = lists.orders.iter_mut().rev().any(|list| list.remove(is_meant));
         lists.len -= usize::from(removed);
         if lists.len == 0 {
             self.tenants.remove(&tenant);
@@ -116,7 +134,7 @@ impl Deadlines {
     pub(super) fn reschedule(&mut self, id: TraceKey, held: &mut OpenTrace) {
         self.remove((held.queued, id));
         held.queued = held.due();
-        self.insert((held.queued, id), held.state != State::Open);
+        self.insert(held);
     }
 
     /// Marks a trace that got input, to be sent or checked, and moves its entry if its deadline is earlier.
@@ -149,5 +167,15 @@ impl Deadlines {
     /// Whether there are traces to check.
     pub(super) fn has_marked(&self) -> bool {
         !self.marked.is_empty()
+    }
+}
+
+impl Order {
+    fn of(held: &OpenTrace) -> Self {
+        match held.state {
+            State::Open => Self::Open,
+            State::Done | State::Sealed if held.is_agents() => Self::Done,
+            State::Done | State::Sealed => Self::Foreign,
+        }
     }
 }

@@ -165,7 +165,8 @@ impl Assembler {
         }
     }
 
-    /// The trace of a tenant that is removed first: the done one that is sealed first, else the quietest open one.
+    /// The trace of a tenant that is removed first: the done one that is sealed first, else the quietest open one; of either, traces
+    /// without an agent's work before others, so that spans of other services cost agents nothing.
     fn least_lost(&mut self, tenant: TenantHash) -> Option<TraceKey> {
         if let Some(id) = self.deadlines.first_done(tenant) {
             return Some(id);

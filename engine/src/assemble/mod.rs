@@ -621,7 +621,7 @@ impl Assembler {
             let mut held = Box::new(OpenTrace::new(id, now, due));
             held.turn = self.number_of_turn((sent, id));
             self.recent_batches.begins(id, &mut held);
-            self.deadlines.insert((held.queued, id), false);
+            self.deadlines.insert(&held);
             self.bytes.change(id, Bytes::default(), held.bytes());
             self.traces.insert(held);
             for report in self.take_waiting(id) {

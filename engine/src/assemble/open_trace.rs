@@ -530,7 +530,7 @@ impl OpenTrace {
 
     /// Whether a model, a tool or an agent is at work in it, or may be later: some libraries record parts of an agent's run, such
     /// as guardrails, as spans, and the innermost of them end first.
-    fn is_agents(&self) -> bool {
+    pub(super) fn is_agents(&self) -> bool {
         let behaves = |operation| {
             matches!(operation, Operation::Chat | Operation::ExecuteTool | Operation::InvokeAgent)
         };

@@ -1,4 +1,4 @@
-//! The traces that are removed first for want of room: the quietest ones of a tenant.
+//! The traces that are removed first for want of room: of a tenant's traces those without an agent's work, then the quietest.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,19 @@ use super::traces::Traces;
 use super::{Timestamp, TraceKey};
 use crate::tenants::TenantHash;
 
-/// Some traces of each tenant, the quietest last. Input makes a trace less quiet, so these stay the quietest as long as they get
+/// Some traces of each tenant, the first to be removed last. Input makes a trace less quiet, so these stay the quietest as long as they get
 /// none.
 #[derive(Debug, Default)]
-pub(super) struct Quietest(BTreeMap<TenantHash, Vec<(Timestamp, TraceKey)>>);
+pub(super) struct Quietest(BTreeMap<TenantHash, Vec<Entry>>);
+
+/// Whether an agent is at work in a trace, when its last input arrived, and its key.
+type Entry = (bool, Timestamp, TraceKey);
 
 /// One in this many of a tenant's traces is collected by each search.
 const SHARE: usize = 64;
 
 impl Quietest {
-    /// The quietest of a tenant's traces that may be removed; searches `all` of them if none is left from the last search.
+    /// The first of a tenant's traces that may be removed; searches `all` of them if none is left from the last search.
     pub(super) fn next(
         &mut self,
         tenant: TenantHash,
@@ -25,21 +28,25 @@ impl Quietest {
         may_go: impl Fn(&OpenTrace) -> bool,
     ) -> Option<TraceKey> {
         let left = self.0.entry(tenant).or_default();
-        while let Some((heard, id)) = left.pop() {
-            if traces.get(id).is_some_and(|held| held.heard == heard && may_go(held)) {
-                return Some(id);
+        while let Some(entry) = left.pop() {
+            if traces.get(entry.2).is_some_and(|held| entry_of(held) == entry && may_go(held)) {
+                return Some(entry.2);
             }
         }
         let held = all.filter_map(|id| traces.get(id)).filter(|held| may_go(held));
-        *left = quietest(held.map(|held| (held.heard, held.id)).collect());
+        *left = quietest(held.map(entry_of).collect());
         let next = left.pop();
         self.0.retain(|_, left| !left.is_empty());
-        next.map(|(_, id)| id)
+        next.map(|(.., id)| id)
     }
 }
 
-/// The quietest of these, one in `SHARE`, with the quietest last.
-fn quietest(mut all: Vec<(Timestamp, TraceKey)>) -> Vec<(Timestamp, TraceKey)> {
+fn entry_of(held: &OpenTrace) -> Entry {
+    (held.is_agents(), held.heard, held.id)
+}
+
+/// The first of these, one in `SHARE`, the very first last.
+fn quietest(mut all: Vec<Entry>) -> Vec<Entry> {
     let some = all.len().div_ceil(SHARE);
     if some < all.len() {
         all.select_nth_unstable(some);

@@ -58,7 +58,7 @@ impl Assembler {
             held.id = id;
             held.restored(&mut self.symbols);
             self.bytes.change(id, Default::default(), held.bytes());
-            self.deadlines.insert((held.queued, id), held.state != State::Open);
+            self.deadlines.insert(&held);
             if held.state == State::Open {
                 self.ages.add(held.opened);
             }

@@ -791,6 +791,41 @@ fn what_is_done_goes_before_what_is_open() {
 }
 
 #[test]
+fn traces_in_which_no_agent_is_at_work_go_first() {
+    let options = AssembleOptions { max_open_traces: 4, ..AssembleOptions::default() };
+    let empty = || Assembler::new(options.clone(), LoopOptions::default(), &CostOptions::default());
+    let of = |id: u8, parent, operation| Span {
+        trace_id: TraceId([id; 16]),
+        ..span(2, parent, operation)
+    };
+    let held = |stage: &Assembler| {
+        let mut ids: Vec<u8> = stage.deadlines.traces().map(|trace| trace.id.0[0]).collect();
+        ids.sort_unstable();
+        ids
+    };
+    // Open ones, though those of agents have been quiet for longer.
+    let mut stage = empty();
+    feed(&mut stage, [1, 2].map(|id| of(id, 1, Operation::ExecuteTool)).into(), at(0));
+    for id in 3..60 {
+        feed(&mut stage, vec![of(id, 1, Operation::Other)], at(u64::from(id)));
+    }
+    assert_eq!(held(&stage), [1, 2, 58, 59]);
+    // Done ones, though those of agents are sealed sooner.
+    let mut stage = empty();
+    done(&mut stage, [1, 2].map(|id| of(id, 0, Operation::InvokeAgent)).into(), at(0));
+    for id in 3..20 {
+        done(&mut stage, vec![of(id, 0, Operation::Other)], at(u64::from(id) * 11));
+    }
+    assert_eq!(held(&stage), [1, 2, 18, 19]);
+    // Where there is no other, those of agents.
+    (20..24).for_each(|id| {
+        let trace = vec![of(id, 0, Operation::InvokeAgent)];
+        done(&mut stage, trace, at(u64::from(id) * 11));
+    });
+    assert_eq!(held(&stage), [20, 21, 22, 23]);
+}
+
+#[test]
 fn a_model_call_is_counted_once() {
     let model = |response: &str| {
         Some(ModelFacts {
