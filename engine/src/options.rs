@@ -138,7 +138,7 @@ options! {
         pub signal_thresholds: BTreeMap<String, f64> = BTreeMap::new();
         /// Longest text of one input or output, in bytes; the rest is cut.
         pub max_text_bytes: usize = 65_536, within 1..=16 << 20;
-        /// Longest name (agent, tool, session, model), in bytes; the rest is cut.
+        /// Longest name (agent, tool, model) or id (session, task, run), in bytes; the rest is cut. A longer id ends in a hash of the whole.
         pub max_name_bytes: usize = 256, within 16..=4096;
     }
 }

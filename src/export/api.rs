@@ -329,7 +329,8 @@ impl<Q: Query> Exporter<Q> {
         let agent = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
         let SessionParams { open, loops, failing, over_limit, silent, .. } = params;
         let kept = |name: Option<String>| name.map(|name| self.kept(&name).to_owned());
-        let [id, tool, user] = [params.id, params.tool, params.user].map(kept);
+        let [tool, user] = [params.tool, params.user].map(kept);
+        let id = params.id.map(|id| self.kept_id(&id).into_owned());
         let filter =
             SessionFilter { agent, open, loops, failing, over_limit, silent, id, tool, user };
         let request = ListRequest { filter, sort: params.sort, limit, offset };
@@ -349,7 +350,7 @@ impl<Q: Query> Exporter<Q> {
         SessionScope { scope, tenant }: SessionScope,
     ) -> Result<SessionView, Refused> {
         let scope = scope.as_deref().map(|scope| self.kept(scope));
-        match self.query.session(identity.instead_of(&tenant), self.kept(id), scope).await {
+        match self.query.session(identity.instead_of(&tenant), &self.kept_id(id), scope).await {
             Found::One(mut session) => {
                 self.look_at(&mut session);
                 Ok(*session)
@@ -373,7 +374,8 @@ impl<Q: Query> Exporter<Q> {
         };
         let tenant = identity.scope(params.tenant);
         let scope = params.scope.as_deref().map(|scope| self.kept(scope));
-        let session = params.session.as_deref().map(|id| (self.kept(id), scope));
+        let session = params.session.as_deref().map(|id| self.kept_id(id));
+        let session = session.as_deref().map(|id| (id, scope));
         let Some(mut explanation) = self.query.explain(tenant.as_deref(), session, trace).await
         else {
             let message = "no trace with this id is known; its session may have been evicted";

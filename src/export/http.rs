@@ -1,5 +1,6 @@
 //! The HTTP endpoints: metrics, health, and the JSON API.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use super::readers::{Caller, Readers};
 use super::scrapes::Scrapes;
 use super::{api, grpc, web};
 use crate::access::Insider;
+use crate::engine::convention::id_within;
 use crate::engine::span::Timestamp;
 use crate::refused::Refused;
 use crate::{runbook as runbooks, telemetry};
@@ -104,9 +106,14 @@ impl<Q: Query> Exporter<Q> {
         }
     }
 
-    /// A name or an id as it is stored.
+    /// A name as it is stored.
     pub(super) fn kept<'n>(&self, name: &'n str) -> &'n str {
         &name[..name.floor_char_boundary(self.max_name_bytes)]
+    }
+
+    /// An id as it is stored.
+    pub(super) fn kept_id<'i>(&self, id: &'i str) -> Cow<'i, str> {
+        id_within(id, self.max_name_bytes)
     }
 
     /// Cuts off every answer that is not read for `patience`. Calls `cut` for every answer that is cut off, with the reason, and

@@ -188,7 +188,7 @@ fn of_agents(caps: &Caps<'_>, target: Target, report: v1::Report) -> Report {
         success: None,
         explanation: None,
         source: Source::Reported,
-        identifier: caps.shared(Arc::from(report.id)),
+        identifier: Arc::from(caps.id(&report.id)),
         judge: None,
         time: Timestamp(report.time_unix_nano),
         tenant: None,
@@ -256,7 +256,7 @@ fn one<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     T::deserialize(&tree).map_err(|error| error.to_string())
 }
 
-/// The target of a report; names are cut as those of spans are, so that they stay the same.
+/// The target of a report; names and ids are cut as those of spans are, so that they stay the same.
 fn target(
     caps: &Caps<'_>,
     target: Option<report::Target>,
@@ -268,11 +268,7 @@ fn target(
     }
     let tenant = tenant.cloned();
     let named = |id: String, field: &str| {
-        if id.is_empty() {
-            Err(format!("`{field}` is empty"))
-        } else {
-            Ok(Arc::from(caps.name(&id)))
-        }
+        if id.is_empty() { Err(format!("`{field}` is empty")) } else { Ok(Arc::from(caps.id(&id))) }
     };
     match target {
         Some(report::Target::TraceId(id)) => trace_id(&id).map(Target::Trace).ok_or_else(|| {

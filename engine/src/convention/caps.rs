@@ -1,7 +1,10 @@
 //! Cuts names and texts to their limits.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::Conventions;
 use crate::span::{IdHash, Text, Violation};
@@ -27,9 +30,24 @@ impl Caps<'_> {
         capped(name, self.conventions.options.max_name_bytes, &self.names)
     }
 
-    /// An id that is only compared, of at most `convention.max_name_bytes`.
-    pub(super) fn id(&self, id: &str) -> IdHash {
-        IdHash::from(self.name(id))
+    /// An id that tells things apart, kept as [`id_within`] `convention.max_name_bytes`.
+    pub fn id<'v>(&self, id: &'v str) -> Cow<'v, str> {
+        let kept = id_within(id, self.conventions.options.max_name_bytes);
+        self.names.set(self.names.get() || matches!(kept, Cow::Owned(_)));
+        kept
+    }
+
+    /// A shared id, kept as [`Self::id`].
+    pub(super) fn shared_id(&self, id: Arc<str>) -> Arc<str> {
+        match self.id(&id) {
+            Cow::Borrowed(_) => id,
+            Cow::Owned(kept) => Arc::from(kept),
+        }
+    }
+
+    /// An id that is only compared, kept as [`Self::id`].
+    pub(super) fn hashed_id(&self, id: &str) -> IdHash {
+        IdHash::from(&*self.id(id))
     }
 
     /// A shared name, cut at `convention.max_name_bytes`.
@@ -116,6 +134,19 @@ pub fn whole_words(text: &str, max: usize) -> &str {
 
 /// Length of the longest key that is expected, in bytes: some tokens are whole documents.
 const MAX_WORD_BYTES: usize = 4_096;
+
+/// An id of at most `max` bytes, which are 16 at least. A longer one keeps its beginning and ends in a hash of the whole id, so that ids
+/// that only begin alike stay different ones.
+pub fn id_within(id: &str, max: usize) -> Cow<'_, str> {
+    if id.len() <= max {
+        return Cow::Borrowed(id);
+    }
+    let beginning = &id[..id.floor_char_boundary(max.saturating_sub(HASH_BYTES))];
+    Cow::Owned(format!("{beginning}~{:015x}", xxh3_64(id.as_bytes()) >> 4))
+}
+
+/// Bytes of the mark and the hash that a long id ends in.
+const HASH_BYTES: usize = 16;
 
 /// A name cut to at most `max` bytes, between two characters; notes in `cut` whether it was longer.
 fn capped<'v>(name: &'v str, max: usize, cut: &Cell<bool>) -> &'v str {

@@ -345,12 +345,13 @@ impl Record<'_, '_> {
 
     /// The id in the first of these attributes that is present.
     fn id(&self, list: &[String]) -> Option<IdHash> {
-        get(self.raw, list).and_then(name).map(|id| self.caps.id(&id))
+        get(self.raw, list).and_then(name).map(|id| self.caps.hashed_id(&id))
     }
 
     /// The id of the response, or its substitute.
     fn response_id(&self) -> Option<IdHash> {
-        let call_key = || self.facts.call_key.as_deref().map(|call_key| self.caps.id(call_key));
+        let call_key =
+            || self.facts.call_key.as_deref().map(|call_key| self.caps.hashed_id(call_key));
         self.id(&self.dialect.names.response_id).or_else(call_key)
     }
 
@@ -467,7 +468,7 @@ fn session_of_record(
 ) -> Option<SessionName> {
     let own = dialect.names.session.iter().find_map(|key| {
         let id = raw.attributes.get(key).and_then(name)?;
-        Some(SessionName { attribute: Arc::from(key.as_str()), id: Arc::from(caps.name(&id)) })
+        Some(SessionName { attribute: Arc::from(key.as_str()), id: Arc::from(caps.id(&id)) })
     });
     own.or_else(|| resource.session.clone())
 }

@@ -157,15 +157,14 @@ impl<'v> Draft<'v> {
     }
 
     /// Takes the remarks, with names as `shared` returns them; `None` if there are none.
-    pub(super) fn take_remarks(
-        &mut self,
-        shared: impl Fn(&str) -> Arc<str>,
-    ) -> Option<Box<Remarks>> {
+    pub(super) fn take_remarks(&mut self, caps: &Caps<'_>) -> Option<Box<Remarks>> {
         let mut said = self.remarks.take()?;
-        let take = |from: &mut Ranked<Cow<'_, str>>| from.take().map(|name| shared(&name));
+        let previous = said.previous_session.take();
+        let take =
+            |from: &mut Ranked<Cow<'_, str>>| from.take().map(|name| Arc::from(caps.name(&name)));
         let (name, result) = (take(&mut said.guardrail), take(&mut said.guardrail_result));
         let remarks = Remarks {
-            previous_session: take(&mut said.previous_session),
+            previous_session: previous.map(|id| Arc::from(caps.id(&id))),
             guardrail: (name.is_some() || result.is_some()).then_some(Guardrail { name, result }),
             begins: take(&mut said.begins),
             pause: said.pause,
@@ -221,17 +220,18 @@ impl<'v> Draft<'v> {
 impl AttemptDraft<'_> {
     fn finish(self, caps: &Caps<'_>) -> Option<Box<Attempt>> {
         let name = |held: Ranked<Cow<'_, str>>| held.0.map(|(_, name)| Arc::from(caps.name(&name)));
+        let id = |held: Ranked<Cow<'_, str>>| held.0.map(|(_, id)| Arc::from(caps.id(&id)));
         let names = |held: Ranked<Vec<Arc<str>>>| {
             held.0.map(|(_, names)| caps.names(names)).unwrap_or_default()
         };
         let attempt = Attempt {
-            task: name(self.task),
-            run: name(self.run),
-            trial: name(self.trial),
+            task: id(self.task),
+            run: id(self.run),
+            trial: id(self.trial),
             success: self.success.0.map(|(_, success)| success),
             abstained: self.abstained.0.map(|(_, abstained)| abstained),
             perturbation: name(self.perturbation),
-            perturbation_id: name(self.perturbation_id),
+            perturbation_id: id(self.perturbation_id),
             baseline: self.baseline.0.map(|(_, baseline)| baseline),
             expected_output: self.expected_output.0.map(|(_, text)| Arc::from(caps.words(&text))),
             expected_tools: names(self.expected_tools),

@@ -160,7 +160,7 @@ fn target_by_id(
     // Strands' evaluators send a trace id as the response id; no provider's id looks like one.
     let response = response.map(|id| match trace_id(&id) {
         Some(trace_id) => Target::Trace(trace_id),
-        None => Target::Response { tenant: tenant.cloned(), id: caps.shared(id) },
+        None => Target::Response { tenant: tenant.cloned(), id: caps.shared_id(id) },
     });
     response.or_else(|| session(caps, attributes, tenant))
 }
@@ -182,7 +182,7 @@ fn session(
 ) -> Option<Target> {
     let hits = Hits::once(&caps.conventions.index, attributes);
     let name = caps.conventions.session_of(&hits, attributes)?;
-    let id = Arc::from(caps.name(&name.id));
+    let id = Arc::from(caps.id(&name.id));
     Some(Target::Session { tenant: tenant.cloned(), id, scope: None })
 }
 
@@ -279,7 +279,7 @@ fn report(
         source: Source::Reported,
         identifier: finding
             .identifier
-            .map_or_else(|| Arc::from(""), |identifier| caps.shared(identifier)),
+            .map_or_else(|| Arc::from(""), |identifier| caps.shared_id(identifier)),
         judge: None,
         time,
         tenant: None,

@@ -48,7 +48,7 @@ impl Caps<'_> {
                 Json::Number(id) => id.to_string(),
                 Json::Null | Json::Bool(_) | Json::List(_) | Json::Object(_) => return None,
             };
-            Some(SessionName { attribute: Arc::from(key), id: Arc::from(self.name(&id)) })
+            Some(SessionName { attribute: Arc::from(key), id: Arc::from(self.id(&id)) })
         })
     }
 
@@ -69,7 +69,7 @@ impl Caps<'_> {
         let result = draft.result.take().filter(|_| span.tool.is_some());
         let output = result.or_else(|| draft.output.take());
         span.attempt = draft.take_attempt(self);
-        span.remarks = draft.take_remarks(|name| Arc::from(self.name(name)));
+        span.remarks = draft.take_remarks(self);
         let input = draft.input.take();
         let proper = input.as_ref().filter(|text| text.rank < Text::LOOSE);
         let given = proper.filter(|_| span.operation == Operation::InvokeAgent);
@@ -83,6 +83,11 @@ impl Naming<'_> {
     /// Returns a name, cut to its limit and shared.
     fn share(&mut self, name: &str) -> Arc<str> {
         self.names.share(self.caps.name(name))
+    }
+
+    /// Returns an id, kept as [`Caps::id`] and shared.
+    fn share_id(&mut self, id: &str) -> Arc<str> {
+        self.names.share(&self.caps.id(id))
     }
 
     /// Makes the span of a draft.
@@ -137,7 +142,7 @@ impl Naming<'_> {
             environment: shared(draft.environment.take()),
             user: shared(draft.user.take()),
             session: session.map(|session| SessionName {
-                id: self.share(&session.id),
+                id: self.share_id(&session.id),
                 attribute: self.names.share(session.attribute),
             }),
             session_in_json: self.caps.session_in_json(hits, &raw.attributes),
@@ -170,7 +175,7 @@ impl Naming<'_> {
         ToolFacts {
             phantom: name.as_deref().is_some_and(|name| hits.phantom(name)),
             name: name.map(|name| self.share(&name)),
-            call_id: draft.tool_call_id.take().map(|id| self.caps.id(&id)),
+            call_id: draft.tool_call_id.take().map(|id| self.caps.hashed_id(&id)),
             ..ToolFacts::default()
         }
     }
@@ -192,7 +197,7 @@ impl Naming<'_> {
         says.then(|| ModelFacts {
             model: name.map(|name| self.share(&name)),
             requested: requested.map(|name| self.share(&name)),
-            response_id: draft.response_id.take().map(|id| self.caps.id(&id)),
+            response_id: draft.response_id.take().map(|id| self.caps.hashed_id(&id)),
             tokens,
             first_chunk_nanos: draft.first_chunk_nanos.take(),
             local: draft.local.take() == Some(true),

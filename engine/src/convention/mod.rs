@@ -83,7 +83,7 @@ use std::sync::{Arc, LazyLock};
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-pub use caps::{Caps, whole_words};
+pub use caps::{Caps, id_within, whole_words};
 pub use custom::{LogConvention, concepts};
 pub use evaluation::{SentReport, trace_id};
 pub use names::Names;
@@ -404,6 +404,7 @@ impl Conventions {
             let value = keys.iter().find_map(|key| raw.attributes.get(key)).and_then(name);
             value.map(|value| Arc::from(caps.name(&value)))
         };
+        let instance = raw.attributes.get("service.instance.id").and_then(name);
         let mut draft = Draft::default();
         let hits = Hits::once(&self.index, &raw.attributes);
         hits.take_attempt(&raw.attributes, &mut draft);
@@ -411,12 +412,12 @@ impl Conventions {
             service_name: first(&["service.name"]),
             service_namespace: first(&["service.namespace"]),
             service_version: first(&["service.version"]),
-            instance_id: first(&["service.instance.id"]),
+            instance_id: instance.map(|id| Arc::from(caps.id(&id))),
             environment: first(&["deployment.environment.name", "deployment.environment"]),
             agent_name: first(&["gen_ai.main_agent.name"]),
             session: self.session_of(&hits, &raw.attributes).map(|session| SessionName {
                 attribute: Arc::from(session.attribute),
-                id: Arc::from(caps.name(&session.id)),
+                id: Arc::from(caps.id(&session.id)),
             }),
             tenant: tenant.cloned(),
             attempt: draft.take_attempt(&caps),

@@ -579,7 +579,7 @@ fn long_names_and_texts_are_cut_at_a_character() {
     let span = raw(
         "x",
         &[
-            ("session.id", text("abcé")),
+            ("agent.name", text("abcé")),
             ("openinference.span.kind", text("AGENT")),
             ("input.value", text("éééé")),
         ],
@@ -587,7 +587,7 @@ fn long_names_and_texts_are_cut_at_a_character() {
     let read = |options| read_with(options, &span);
     let unread = read(ConventionOptions { keep_texts: false, ..options.clone() });
     let DecodedSpan { span, repaired, .. } = read(options);
-    assert_eq!(span.session.unwrap().id.as_ref(), "abc");
+    assert_eq!(span.agent_name.as_deref(), Some("abc"));
     assert_eq!(span.input.as_ref().unwrap().text.as_ref(), "éé");
     assert_eq!(repaired, ["name_cut", "text_cut"]);
     // The presence of an input, and that it is too long, is recorded even if nothing reads it.
@@ -596,6 +596,35 @@ fn long_names_and_texts_are_cut_at_a_character() {
     // An agent's input is still distinguished from other inputs.
     assert!(unread.span.input_hash.is_some());
     assert_eq!(unread.span.input_hash, span.input_hash);
+}
+
+#[test]
+fn long_ids_that_only_begin_alike_stay_different_ones() {
+    let options = ConventionOptions { max_name_bytes: 20, ..options() };
+    let read_id = |end: &str| {
+        let id = format!("é{}{end}", "x".repeat(1_000));
+        let span = raw(
+            "chat",
+            &[
+                ("gen_ai.operation.name", text("chat")),
+                ("gen_ai.conversation.id", RawValue::Str(id.clone().into())),
+                ("gen_ai.response.id", RawValue::Str(id.clone().into())),
+                ("agentgauge.run.id", RawValue::Str(id.clone().into())),
+            ],
+        );
+        let DecodedSpan { span, repaired, .. } = read_with(options.clone(), &span);
+        assert_eq!(repaired, ["name_cut"]);
+        let session = span.session.unwrap().id;
+        assert_eq!(span.attempt.unwrap().run, Some(Arc::clone(&session)));
+        assert_eq!(*session, *id_within(&id, 20));
+        // What is asked for by the id that is shown is found.
+        assert_eq!(*session, *id_within(&session, 20));
+        (session, span.model.unwrap().response_id)
+    };
+    let (one, other) = (read_id("1"), read_id("2"));
+    assert!(one.0.len() <= 20 && one.0.starts_with("éxx~"), "{}", one.0);
+    assert!(one.0 != other.0 && one.1 != other.1);
+    assert_eq!(one, read_id("1"));
 }
 
 /// Half of a key would leave, as no pattern finds it.
@@ -1068,8 +1097,8 @@ fn what_is_said_of_an_attempt_is_read() {
 
 #[test]
 fn whatever_names_an_attempt_is_cut_and_a_list_of_names_as_a_text_is() {
-    let options = ConventionOptions { max_name_bytes: 4, max_text_bytes: 100, ..options() };
-    let long = || text("abcdef");
+    let options = ConventionOptions { max_name_bytes: 16, max_text_bytes: 100, ..options() };
+    let long = || text("abcdefghijklmnopq");
     let many = RawValue::Array(vec![long(); 9]);
     let expected = "x".repeat(200);
     let list = [
@@ -1086,20 +1115,22 @@ fn whatever_names_an_attempt_is_cut_and_a_list_of_names_as_a_text_is() {
     ];
     let DecodedSpan { span, repaired, .. } = read_with(options.clone(), &raw("x", &list));
     let attempt = span.attempt.unwrap();
-    let named = [&attempt.task, &attempt.run, &attempt.trial, &attempt.perturbation];
-    for name in named.into_iter().chain([&attempt.perturbation_id]) {
-        assert_eq!(name.as_deref(), Some("abcd"));
+    assert_eq!(attempt.perturbation.as_deref(), Some("abcdefghijklmnop"));
+    for id in [&attempt.task, &attempt.run, &attempt.trial, &attempt.perturbation_id] {
+        assert_eq!(id.as_deref(), Some(&*id_within("abcdefghijklmnopq", 16)));
     }
     assert_eq!(attempt.expected_output.unwrap().len(), 100);
     for names in [attempt.expected_tools, attempt.retrieved, attempt.cited] {
-        assert_eq!(names.iter().map(AsRef::as_ref).collect::<Vec<&str>>(), ["abcd", "abcd"]);
+        let names = names.iter().map(AsRef::as_ref);
+        assert_eq!(names.collect::<Vec<&str>>(), ["abcdefghijklmnop"; 2]);
     }
-    assert_eq!(attempt.violations[0].constraint.as_ref(), "abcd");
+    assert_eq!(attempt.violations[0].constraint.as_ref(), "abcdefghijklmnop");
     assert_eq!(repaired, ["name_cut", "text_cut"]);
     let whole = Conventions::new(options);
     let resource = RawResource { attributes: attributes(&list) };
     let (resource, cut) = whole.resource(&resource, None);
-    assert_eq!(resource.attempt.as_ref().unwrap().run.as_deref(), Some("abcd"));
+    let run = resource.attempt.as_ref().unwrap().run.as_deref();
+    assert_eq!(run, Some(&*id_within("abcdefghijklmnopq", 16)));
     assert_eq!(cut, ["name_cut", "text_cut"]);
 }
 
