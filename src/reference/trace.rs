@@ -99,7 +99,7 @@ pub(super) fn read(id: TraceId, parts: GatheredTrace, options: &EngineOptions) -
         id,
         agent,
         session,
-        start: tree.own().map(|span| span.start.0).min().unwrap_or(0),
+        start: tree.start(),
         end: tree.own().map(|span| span.end.0).max().unwrap_or(0),
         complete: tree.root().is_some(),
         status: tree.own_root().map(|root| root.status),

@@ -70,6 +70,14 @@ impl Tree {
         self.behaviour.iter().map(|at| &self.spans[*at])
     }
 
+    /// The least start of the agent's own spans that are not below another of them; of all, if each is below another one.
+    pub(super) fn start(&self) -> u64 {
+        let is_below = |at: &usize| self.above[*at].iter().any(|at| self.behaviour.contains(at));
+        let start = |at: &usize| self.spans[*at].start.0;
+        let outermost = self.behaviour.iter().filter(|at| !is_below(at)).map(start).min();
+        outermost.or_else(|| self.own().map(|span| span.start.0).min()).unwrap_or(0)
+    }
+
     /// All indices, from the outermost inwards.
     pub(super) fn inwards(&self) -> Vec<usize> {
         let mut inwards: Vec<usize> = (0..self.spans.len()).collect();

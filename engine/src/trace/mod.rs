@@ -189,7 +189,7 @@ pub fn evaluate(
     update.trace_id = trace_id;
     update.session = Some(session(trace_id, shape, rules));
     update.agent = Some(agent);
-    update.start_unix_nano = shape.behaviour().next().map_or(0, |span| span.start.0);
+    update.start_unix_nano = shape.start().0;
     update.end_unix_nano = shape.behaviour().map(|span| span.end.0).max().unwrap_or(0);
     update.user = shape.outermost_first().find_map(SpanView::user).map(str::to_owned);
     update.attempt = attempt::of(shape, parts).map(Box::new);

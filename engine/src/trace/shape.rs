@@ -156,6 +156,16 @@ impl<'a> Shape<'a> {
         self.spans.iter().filter(|span| !span.position.evaluates)
     }
 
+    /// When the agent's own behaviour began: what is below another span began no earlier than that, whatever the clock of its host says.
+    pub(super) fn start(&self) -> Timestamp {
+        let is_below =
+            |span: &SpanView<'_>| self.ancestors(span.at).any(|above| !above.position.evaluates);
+        let outermost = self.behaviour().find(|span| !is_below(span));
+        // Of spans that hang on each other in a circle none is the outermost.
+        let first = outermost.or_else(|| self.behaviour().next());
+        first.map_or(Timestamp(0), |span| span.start)
+    }
+
     /// Whether a span of the agent's own behaviour is of this operation.
     pub(super) fn has(&self, operation: Operation) -> bool {
         self.operations & bit(operation) != 0

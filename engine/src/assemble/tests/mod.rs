@@ -791,6 +791,21 @@ fn what_is_done_goes_before_what_is_open() {
 }
 
 #[test]
+fn what_is_begun_by_another_span_began_no_earlier_whatever_the_clock_of_its_host_says() {
+    let behind = |id, parent| Span {
+        start: Timestamp(7),
+        end: Timestamp(9),
+        ..span(id, parent, Operation::InvokeAgent)
+    };
+    let start = |spans: Vec<Span>| done(&mut stage(), spans, at(0)).pop().unwrap().start_unix_nano;
+    let root = || Span { start: Timestamp(1_000), ..root() };
+    assert_eq!(start(vec![behind(3, 2), tool(2), root()]), 1_000);
+    // Nothing known began it, or nothing but one that it began.
+    assert_eq!(start(vec![behind(3, 9), tool(2), root()]), 7);
+    assert_eq!(start(vec![behind(3, 2), Span { parent: Some(SpanId([3; 8])), ..tool(2) }]), 7);
+}
+
+#[test]
 fn traces_in_which_no_agent_is_at_work_go_first() {
     let options = AssembleOptions { max_open_traces: 4, ..AssembleOptions::default() };
     let empty = || Assembler::new(options.clone(), LoopOptions::default(), &CostOptions::default());
