@@ -39,6 +39,11 @@ impl Budget {
         (self.pool, self.saved, self.last) = (0.0, 0.0, None);
         unspent
     }
+
+    /// Has no time before this moment, which another version spends.
+    pub(super) fn spend_from(&mut self, at: Timestamp) {
+        self.last = self.last.max(Some(at));
+    }
 }
 
 /// Nanoseconds as days.

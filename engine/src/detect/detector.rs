@@ -371,6 +371,12 @@ impl Detector {
         next
     }
 
+    /// Spends no time before this moment, at which the next version began to spend it.
+    pub fn spend_from(&mut self, at: Timestamp) {
+        self.budget.spend_from(at);
+        self.predicted.iter_mut().for_each(|predicted| predicted.budget.spend_from(at));
+    }
+
     /// Takes over the evidence that an earlier version kept when it was replaced, if that version is now silent. While nothing
     /// changes, the evidence of either grows by no more than the time that it spends, and so does their sum.
     pub fn take_over(&mut self, earlier: &mut Self) {

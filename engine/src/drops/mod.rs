@@ -518,6 +518,7 @@ impl Drops {
         let left = before.and_then(|key| {
             let watched = self.watches.get_mut(&key)?.streams.get_mut(stream.name)?;
             let left = watched.successor(&key.agent_version, &limits);
+            watched.detector.spend_from(told.at);
             Some(self.gather(left, (&key, stream), &limits))
         });
         left.unwrap_or_default().begin_at(told.at)

@@ -566,6 +566,21 @@ fn a_drop_is_found_though_versions_live_for_a_few_traces() {
 }
 
 #[test]
+fn a_drop_is_found_though_every_other_trace_is_of_a_version_of_its_own() {
+    let mut told = Fixture::new(1_000);
+    let mut severity_after = |hour: u64, failed: bool| {
+        let once = hour.to_string();
+        told.observe(if hour % 2 == 0 { "main" } else { &once }, trace(hour, failed));
+        told.view("main").first().map(|view| view.severity)
+    };
+    for hour in 1..1_200 {
+        assert_ne!(severity_after(hour, hour % 50 == 0), Some("critical"), "{hour}");
+    }
+    let found = (1_200..1_400).find(|hour| severity_after(*hour, hour % 5 > 1) == Some("critical"));
+    assert!(found.is_some());
+}
+
+#[test]
 fn a_drop_of_a_version_that_was_replaced_ends_after_a_day_and_its_past_stays() {
     let mut told = Fixture::new(10);
     failing(&mut told, "1", 1..600, u64::MAX);
