@@ -20,7 +20,7 @@ pub(super) struct SessionKey {
 
 /// The agent of a trace. Its name is from the outermost agent span that names one, else from the outermost other span that does,
 /// neither of them below a tool that an agent called; then from the resource, the outermost workflow, the agent's id, the service.
-/// Version, environment and service are from that span, else from its resource.
+/// Version, environment and service are from that span, else from its resource; the first two then from others of its service.
 pub(super) fn agent(tree: &Tree, outermost: &[&Span]) -> AgentName {
     let agents: Vec<&Span> =
         outermost.iter().filter(|span| span.operation == Operation::InvokeAgent).copied().collect();
@@ -45,6 +45,13 @@ pub(super) fn agent(tree: &Tree, outermost: &[&Span]) -> AgentName {
         first.filter(|name| !is_generic(name) && !is_random(name)).map(str::to_owned)
     };
     let service_name = resource(|resource| &resource.service_name);
+    let of_service = |of: fn(&Resource) -> &Option<Arc<str>>| {
+        let others = outermost
+            .iter()
+            .filter(|span| span.resource.service_name.as_deref() == service_name.as_deref());
+        let mut spans = chosen.into_iter().chain(others);
+        spans.find_map(|span| of(&span.resource).as_deref()).map(str::to_owned)
+    };
     let own = |of: fn(&Span) -> &Option<Arc<str>>| {
         chosen.and_then(|span| of(span).as_deref()).map(str::to_owned)
     };
@@ -56,9 +63,9 @@ pub(super) fn agent(tree: &Tree, outermost: &[&Span]) -> AgentName {
             .or_else(agent_id)
             .or_else(|| service_name.clone()),
         agent_version: own(|span| &span.agent_version)
-            .or_else(|| resource(|resource| &resource.service_version)),
+            .or_else(|| of_service(|resource| &resource.service_version)),
         environment: own(|span| &span.environment)
-            .or_else(|| resource(|resource| &resource.environment)),
+            .or_else(|| of_service(|resource| &resource.environment)),
         tenant: resource(|resource| &resource.tenant),
         service_name,
     }

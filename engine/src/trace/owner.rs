@@ -54,8 +54,9 @@ pub fn scope_by_agent(update: &mut TraceFacts, scope: SessionScope) {
 
 /// The agent of a trace: the name of the outermost agent span that has one of its own, else that of the outermost other span that
 /// names an agent. An agent that another one or a named workflow calls as a tool does only a part of the work, and does not count.
-/// Version, environment and service are those of that span, else of its resource. If no span names an agent, the name is that of
-/// the resource, of the outermost workflow, or the agent's id; empty if there is none.
+/// Version, environment and service are those of that span, else of its resource; version and environment else those of another
+/// resource of its service, as those of other services say which version of them a trace called. If no span names an agent, the
+/// name is that of the resource, of the outermost workflow, or the agent's id; empty if there is none.
 pub(super) fn agent(shape: &Shape<'_>, known: &mut AgentKeys) -> AgentKey {
     let outermost = || shape.outermost_first();
     let agents = || outermost().filter(|span| span.operation == Operation::InvokeAgent);
@@ -83,12 +84,18 @@ pub(super) fn agent(shape: &Shape<'_>, known: &mut AgentKeys) -> AgentKey {
         });
     let version = chosen.and_then(SpanView::agent_version);
     let environment = chosen.and_then(SpanView::environment);
+    let service = resource(|resource| resource.service_name.as_ref());
+    let of_service = |of: fn(&Resource) -> Option<&Arc<str>>| {
+        let own = chosen.map(SpanView::resource).map(|own| &**own).into_iter();
+        let others = shape.resources().filter(|other| other.service_name.as_deref() == service);
+        own.chain(others).find_map(of).map(|name| &**name)
+    };
     let parts = [
         resource(|resource| resource.tenant.as_ref()),
-        resource(|resource| resource.service_name.as_ref()),
+        service,
         name,
-        version.or_else(|| resource(|resource| resource.service_version.as_ref())),
-        environment.or_else(|| resource(|resource| resource.environment.as_ref())),
+        version.or_else(|| of_service(|resource| resource.service_version.as_ref())),
+        environment.or_else(|| of_service(|resource| resource.environment.as_ref())),
     ];
     known.of(parts.map(Option::unwrap_or_default))
 }

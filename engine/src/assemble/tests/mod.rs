@@ -806,6 +806,28 @@ fn what_is_begun_by_another_span_began_no_earlier_whatever_the_clock_of_its_host
 }
 
 #[test]
+fn the_version_and_environment_of_another_service_are_not_the_agent_s() {
+    let of = |service: &str, version: &str| {
+        let told = || Some(Arc::from(version)).filter(|version: &Arc<str>| !version.is_empty());
+        let service_name = Some(Arc::from(service));
+        let (service_version, environment) = (told(), told());
+        let resource =
+            Resource { service_name, service_version, environment, ..Resource::default() };
+        Arc::new(resource)
+    };
+    let told = |own, other| {
+        let spans = vec![Span { resource: other, ..tool(2) }, Span { resource: own, ..root() }];
+        let agent = done(&mut stage(), spans, at(0)).pop().unwrap().agent.unwrap();
+        assert_eq!(agent.agent_version, agent.environment);
+        (agent.service_name.to_string(), agent.agent_version.to_string())
+    };
+    let expected = |service: &str, version: &str| (service.to_owned(), version.to_owned());
+    assert_eq!(told(of("shop", ""), of("stock", "9")), expected("shop", ""));
+    assert_eq!(told(of("shop", ""), of("shop", "9")), expected("shop", "9"));
+    assert_eq!(told(of("shop", "1"), of("shop", "9")), expected("shop", "1"));
+}
+
+#[test]
 fn traces_in_which_no_agent_is_at_work_go_first() {
     let options = AssembleOptions { max_open_traces: 4, ..AssembleOptions::default() };
     let empty = || Assembler::new(options.clone(), LoopOptions::default(), &CostOptions::default());
