@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use super::scoring::TraceScores;
 use crate::facts::{Level, PaneSum, SignalSum};
@@ -120,6 +121,25 @@ struct Pane {
     efforts: EffortSums,
 }
 
+/// What a trace adds to each of its panes.
+struct Addend<'s> {
+    level: Option<i32>,
+    judged_level: Option<i32>,
+    uncertainty: Option<Quanta>,
+    sums: SmallVec<[(&'s SignalName, Quanta); 8]>,
+}
+
+impl<'s> From<&'s TraceScores> for Addend<'s> {
+    fn from(trace: &'s TraceScores) -> Self {
+        Self {
+            level: trace.own_risk().map(level),
+            judged_level: trace.judged_risk().map(level),
+            uncertainty: trace.own_uncertainty(),
+            sums: trace.sums().collect(),
+        }
+    }
+}
+
 impl Column {
     /// The index of a pane, or where to insert it; nearly always among the newest.
     fn place(&self, key: PaneKey) -> Result<usize, usize> {
@@ -185,6 +205,7 @@ impl Panes {
 
     /// Adds a trace with this end to panes.
     pub(super) fn observe(&mut self, panes: PaneSet, end: Timestamp, trace: &TraceScores) {
+        let trace = Addend::from(trace);
         for (column, key) in panes.keys(&self.widths, end) {
             let Some(column) = self.columns.get_mut(column) else { continue };
             let place = column.place(key);
@@ -193,7 +214,7 @@ impl Panes {
                 column.panes.insert(at, (key, Pane::default()));
             }
             if let Some((_, pane)) = column.panes.get_mut(at) {
-                pane.observe(trace);
+                pane.observe(&trace);
                 pane.changed = true;
             }
         }
@@ -201,7 +222,8 @@ impl Panes {
 
     /// Subtracts a trace from the panes that it was added to and that are still kept.
     pub(super) fn forget(&mut self, panes: PaneSet, end: Timestamp, trace: &TraceScores) {
-        self.change(panes, end, |pane| pane.forget(trace));
+        let trace = Addend::from(trace);
+        self.change(panes, end, |pane| pane.forget(&trace));
     }
 
     /// Moves a session, with its effort, from the panes of its former mark to those of its new one; panes in both are left alone.
@@ -292,45 +314,44 @@ impl Panes {
 }
 
 impl Pane {
-    fn observe(&mut self, trace: &TraceScores) {
+    fn observe(&mut self, trace: &Addend<'_>) {
         self.traces += 1;
-        if let Some(risk) = trace.own_risk() {
+        if let Some(level) = trace.level {
             self.risks += 1;
-            *self.levels.entry(level(risk)).or_default() += 1;
+            *self.levels.entry(level).or_default() += 1;
         }
-        if let Some(risk) = trace.judged_risk() {
-            *self.judged_levels.entry(level(risk)).or_default() += 1;
+        if let Some(level) = trace.judged_level {
+            *self.judged_levels.entry(level).or_default() += 1;
         }
-        if let Some(uncertainty) = trace.own_uncertainty() {
+        if let Some(uncertainty) = trace.uncertainty {
             self.uncertainty.observe(uncertainty);
         }
         let mut next = 0;
-        for (name, score) in trace.sums() {
-            let score = i128::from(score.0);
+        for (name, score) in &trace.sums {
             let (count, sum) = self.signals.or_default_next(&mut next, name);
             *count += 1;
-            *sum += score;
+            *sum += i128::from(score.0);
         }
     }
 
-    fn forget(&mut self, trace: &TraceScores) {
+    fn forget(&mut self, trace: &Addend<'_>) {
         self.traces -= 1;
-        if let Some(risk) = trace.own_risk() {
+        if let Some(level) = trace.level {
             self.risks -= 1;
-            lower(&mut self.levels, level(risk));
+            lower(&mut self.levels, level);
         }
-        if let Some(risk) = trace.judged_risk() {
-            lower(&mut self.judged_levels, level(risk));
+        if let Some(level) = trace.judged_level {
+            lower(&mut self.judged_levels, level);
         }
-        if let Some(uncertainty) = trace.own_uncertainty() {
+        if let Some(uncertainty) = trace.uncertainty {
             self.uncertainty.forget(uncertainty);
         }
-        for (name, score) in trace.sums() {
-            let Some((count, sum)) = self.signals.get_mut(name) else { continue };
+        for (name, score) in &trace.sums {
+            let Some((count, sum)) = self.signals.get_mut(*name) else { continue };
             *count -= 1;
             *sum -= i128::from(score.0);
             if *count == 0 {
-                self.signals.remove(name);
+                self.signals.remove(*name);
             }
         }
     }
