@@ -144,7 +144,7 @@ pub fn last_traces<'a>(
     last: impl Iterator<Item = &'a LastTrace> + Clone,
     max: usize,
 ) -> WindowView {
-    let mut traces = Vec::with_capacity(last.clone().count());
+    let mut traces: Vec<&LastTrace> = Vec::with_capacity(last.clone().count());
     traces.extend(last);
     traces.sort_by(|a, b| (b.start_unix_nano, &b.trace_id).cmp(&(a.start_unix_nano, &a.trace_id)));
     traces.truncate(max);

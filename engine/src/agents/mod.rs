@@ -598,7 +598,7 @@ impl Agents {
         let shards = agents.iter().flat_map(|agent| agent.shards.values());
         let shards = shards.map(|shard| &shard.rest);
         if self.options.agents.last_traces > 0 {
-            let last = shards.clone().flat_map(|shard| &shard.last);
+            let last = shards.clone().flat_map(|shard| shard.last.iter().rev());
             views
                 .insert(Arc::clone(&self.last), last_traces(last, self.options.agents.last_traces));
         }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -143,6 +143,7 @@ facts! {
     }
 
     /// One of the last N traces of an agent.
+    #[derive(Copy)]
     pub struct LastTrace {
         /// Start, in nanoseconds since the Unix epoch.
         pub start_unix_nano: u64,
@@ -250,7 +251,7 @@ facts! {
         /// Panes that changed; one without traces and sessions is deleted.
         pub panes: Vec<PaneSum>,
         /// The last N traces on this shard, by (start, trace id).
-        pub last: Vec<LastTrace>,
+        pub last: Arc<VecDeque<LastTrace>>,
         /// Counters, monotone since the process started.
         pub counters: Counters,
         /// Counters of earlier processes, of the families whose totals are shown.

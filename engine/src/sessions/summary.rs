@@ -1,7 +1,7 @@
 //! One agent in one shard: its panes, counters, histograms and gauges.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,7 +48,8 @@ pub(super) struct Summary {
     #[serde(skip)]
     pub(super) changed: bool,
     panes: Panes,
-    last: BTreeMap<(Timestamp, TraceId), Worth>,
+    // The last done traces, in the order of their starts and ids: one list, as it is told often.
+    last: Arc<VecDeque<LastTrace>>,
     #[serde(skip)]
     max_last: usize,
     // Counters start with the process or, in a cluster, with the shard.
@@ -82,15 +83,6 @@ pub(super) struct Summary {
     run_traces: BTreeMap<TraceId, RunTrace>,
     #[serde(skip)]
     done_traces: Vec<DoneTrace>,
-}
-
-/// The scores of one of the last traces.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-struct Worth {
-    risk: Option<Quanta>,
-    uncertainty: Option<Quanta>,
-    /// The risk with the judge's scores.
-    judged: Option<Quanta>,
 }
 
 /// Counts of one signal over traces that were done for the first time.
@@ -149,7 +141,7 @@ impl Summary {
             announced: false,
             changed: false,
             panes: Panes::new(widths),
-            last: BTreeMap::new(),
+            last: Arc::default(),
             max_last,
             counters: Counters::default(),
             earlier: Counters::default(),
@@ -223,9 +215,8 @@ impl Summary {
         let panes = std::mem::replace(&mut self.panes, Panes::new(Arc::default()));
         let own = Self { panes, uncertain, max_last, max_signals, max_names, changed, ..saved };
         *self = Self { announced: true, ..own };
-        while self.last.len() > self.max_last {
-            self.last.pop_first();
-        }
+        let over = self.last.len().saturating_sub(self.max_last);
+        Arc::make_mut(&mut self.last).drain(..over);
     }
 
     /// Marks everything as changed, so that it is sent again.
@@ -249,14 +240,21 @@ impl Summary {
         let (end, scored) = (trace.end(), &*trace.scored);
         let panes = self.panes.of(end, wall);
         self.panes.observe(panes, end, scored);
-        let worth = Worth {
-            risk: scored.own_risk(),
-            uncertainty: scored.own_uncertainty(),
-            judged: scored.judged_risk(),
+        let quanta = |score: Option<Quanta>| score.map(|score| score.0);
+        let told = LastTrace {
+            start_unix_nano: trace.start.0,
+            trace_id: trace.id,
+            risk_quanta: quanta(scored.own_risk()),
+            uncertainty_quanta: quanta(scored.own_uncertainty()),
+            judged_quanta: quanta(scored.judged_risk()),
         };
-        self.last.insert(trace.position(), worth);
-        if self.last.len() > self.max_last {
-            self.last.pop_first();
+        let last = Arc::make_mut(&mut self.last);
+        match place_among(last, trace.position()) {
+            Ok(at) => last[at] = told,
+            Err(at) => last.insert(at, told),
+        }
+        if last.len() > self.max_last {
+            last.pop_front();
         }
         (panes, self.panes.windows() + 1 - panes.len())
     }
@@ -264,7 +262,9 @@ impl Summary {
     /// Subtracts a done trace.
     pub(super) fn forget(&mut self, trace: TraceId, given: &Contribution) {
         self.panes.forget(given.panes, given.end, &given.scored);
-        self.last.remove(&(given.took.start, trace));
+        if let Ok(at) = place_among(&self.last, (given.took.start, trace)) {
+            Arc::make_mut(&mut self.last).remove(at);
+        }
     }
 
     /// Adds the effort of a done trace.
@@ -320,7 +320,8 @@ impl Summary {
     /// After the wall clock was set back: removes last traces that started well ahead of it, as they would stay the last ones until
     /// then.
     pub(super) fn forget_ahead(&mut self, wall: Timestamp) {
-        self.last.retain(|(start, _), _| *start <= wall.after(AHEAD));
+        let ahead = wall.after(AHEAD);
+        Arc::make_mut(&mut self.last).retain(|trace| trace.start_unix_nano <= ahead.0);
     }
 
     /// Adds an open session.
@@ -407,7 +408,7 @@ impl Summary {
         // All fields are listed, as building the default's would be wasted work.
         SessionFacts {
             panes: self.panes.drain(),
-            last: self.last.iter().map(last_trace).collect(),
+            last: Arc::clone(&self.last),
             counters: self.counters(),
             earlier: self.earlier.clone(),
             last_heard_unix_nano: self.last_heard.0,
@@ -511,14 +512,13 @@ fn quanta(score: OptionalNumber) -> Option<Quanta> {
     Option::<u64>::from(score).map(|score| Quanta(score.cast_signed()))
 }
 
-fn last_trace(((start, id), worth): (&(Timestamp, TraceId), &Worth)) -> LastTrace {
-    LastTrace {
-        start_unix_nano: start.0,
-        trace_id: *id,
-        risk_quanta: worth.risk.map(|risk| risk.0),
-        uncertainty_quanta: worth.uncertainty.map(|uncertainty| uncertainty.0),
-        judged_quanta: worth.judged.map(|risk| risk.0),
+/// The place of a trace of this start and id among the last ones, or where it belongs: mostly at the end.
+fn place_among(last: &VecDeque<LastTrace>, place: (Timestamp, TraceId)) -> Result<usize, usize> {
+    let of = |trace: &LastTrace| (Timestamp(trace.start_unix_nano), trace.trace_id);
+    if last.back().is_none_or(|newest| of(newest) < place) {
+        return Err(last.len());
     }
+    last.binary_search_by_key(&place, of)
 }
 
 fn signal((name, judged): (&SignalName, &Judged)) -> Option<(Cow<'static, str>, ScoreHistogram)> {
