@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::span_view::{ArgumentsView, Model, SpanView, TextView, Tool};
-use crate::span::{IdHash, SpanId, Status, Timestamp, is_same_value, placed};
+use crate::span::{IdHash, SpanId, Status, Timestamp, Tokens, is_same_value, placed};
 
 /// A model call, assembled from one span or several.
 #[derive(Clone, Debug)]
@@ -76,9 +76,17 @@ impl<'s> ModelCall<'s> {
         self.sources.as_ref().map_or_else(|| self.span.model(), |sources| sources.model)
     }
 
+    /// The tokens of the call.
+    fn tokens(&self) -> Option<Tokens> {
+        match &self.sources {
+            None => self.span.tokens(),
+            Some(sources) => Some(sources.model?.tokens),
+        }
+    }
+
     /// Whether it is known how many tokens the call used.
     pub(super) fn is_counted(&self) -> bool {
-        let tokens = self.model().map(|model| model.tokens).unwrap_or_default();
+        let tokens = self.tokens().unwrap_or_default();
         tokens.input.is_some() || tokens.output.is_some()
     }
 
@@ -212,7 +220,7 @@ pub(super) fn counted_alike(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool 
 
 /// The tokens read and written, if both are known.
 fn counted(call: &ModelCall<'_>) -> Option<(u64, u64)> {
-    let tokens = call.model()?.tokens;
+    let tokens = call.tokens()?;
     tokens.input.zip(tokens.output)
 }
 
@@ -231,9 +239,9 @@ pub(super) fn failed_alike(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
 
 /// Whether the facts of both calls are known, and their tokens do not contradict each other.
 fn agree(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
-    let (Some(one), Some(other)) = (one.model(), other.model()) else { return false };
+    let (Some(one), Some(other)) = (one.tokens(), other.tokens()) else { return false };
     let alike = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
-    alike(one.tokens.input, other.tokens.input) && alike(one.tokens.output, other.tokens.output)
+    alike(one.input, other.input) && alike(one.output, other.output)
 }
 
 /// Whether two related spans of different libraries may be of one tool call: they have the same tool and time, and do not

@@ -795,6 +795,16 @@ impl SpanRow {
         (told || id.is_some()).then_some(Answer { row: 0, cached, id })
     }
 
+    /// The tokens of the model call in the row, which has this answer.
+    fn tokens(&self, answer: &Answer) -> Tokens {
+        Tokens {
+            input: self.has(INPUT_TOKENS).then_some(self.number & u64::from(u32::MAX)),
+            cached: self.has(CACHED_TOKENS).then_some(answer.cached.into()),
+            cache_written: None,
+            output: self.has(OUTPUT_TOKENS).then_some(self.number >> 32),
+        }
+    }
+
     fn remote_parent(&self) -> Option<bool> {
         self.has(PARENT_KNOWN).then(|| self.has(PARENT_REMOTE))
     }

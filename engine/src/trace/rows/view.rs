@@ -3,10 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::{
-    Answer, CACHED_TOKENS, INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Origin, Rare, SpanRow, TOOL,
-    TextRow, Who,
-};
+use super::{Answer, MODEL, Origin, Rare, SpanRow, TOOL, TextRow, Who};
 use crate::span::{Attempt, IdHash, Remarks, Resource, SessionName, SpanId, Tokens};
 use crate::trace::Symbol;
 use crate::trace::span_view::{Model, Named, SpanView, TextView, Tool, WholeView};
@@ -130,15 +127,19 @@ impl<'a> SpanView<'a> {
             name: row.name.as_ref().map(Named::from),
             requested: row.name.as_ref().and_then(Symbol::requested).map(Named::from),
             response_id: answer.id,
-            tokens: Tokens {
-                input: row.has(INPUT_TOKENS).then_some(row.number & u64::from(u32::MAX)),
-                cached: row.has(CACHED_TOKENS).then_some(answer.cached.into()),
-                cache_written: None,
-                output: row.has(OUTPUT_TOKENS).then_some(row.number >> 32),
-            },
+            tokens: row.tokens(&answer),
             asked_by_user: row.asked_by_user(),
             ..Model::default()
         })
+    }
+
+    /// The tokens of a model call.
+    pub(in crate::trace) fn tokens(&self) -> Option<Tokens> {
+        let Rest { row, ref answer, rare, .. } = self.rest;
+        if row.has(MODEL) {
+            return Some(row.tokens(answer));
+        }
+        Some(rare?.model.as_ref()?.tokens)
     }
 
     /// The facts of a model call that do not fit into the row.
