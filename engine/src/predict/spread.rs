@@ -142,9 +142,9 @@ impl Spread {
     /// Adds a run that started at `start`, unless that is in a week before the kept ones.
     pub fn add(&mut self, start: Timestamp, effort: impl Into<EffortBuckets>) {
         let week = week_of(start);
-        let weeks = self.weeks();
-        if let Some(first) = weeks.first().filter(|_| weeks.len() == WEEKS)
-            && !weeks.contains(&week)
+        if !self.has(week)
+            && let weeks = self.weeks()
+            && let Some(first) = weeks.first().filter(|_| weeks.len() == WEEKS)
         {
             if week < *first {
                 return;
@@ -175,7 +175,7 @@ impl Spread {
     pub fn replace(&mut self, before: Option<StartedRun>, after: Option<StartedRun>) {
         if let (Some((start, before)), Some((other, after))) = (before, after)
             && week_of(start) == week_of(other)
-            && self.weeks().contains(&week_of(start))
+            && self.has(week_of(start))
         {
             let week = week_of(start);
             for (measure, change) in (0..).zip(before.changes_to(after)) {
@@ -244,6 +244,12 @@ impl Spread {
         let counts = &self.0[self.before(place(0, measure, 0))..];
         let own = counts.iter().take_while(move |(at, _)| at >> MEASURE_SHIFT == measure);
         own.map(|(at, runs)| (bucket_of(*at), *runs))
+    }
+
+    /// Whether any run started in a week.
+    fn has(&self, week: u32) -> bool {
+        let first = self.0.get(self.before(place(week, 0, 0)));
+        first.is_some_and(|(held, _)| *held >> BUCKET_BITS == week)
     }
 
     /// The weeks that have runs, in order.
