@@ -409,7 +409,9 @@ impl TraceRecord {
 
     /// Takes over what the previous record has counted and sent.
     pub(super) fn go_on_from(&mut self, CarriedOver { tally, growth, run }: CarriedOver) {
-        self.keep_tally(tally);
+        if !tally.is_nothing() {
+            self.keep_tally(tally);
+        }
         self.keep(!growth.is_empty(), |rare| &mut rare.growth, growth);
         self.keep(run.is_some(), |rare| &mut rare.run, run);
     }
