@@ -570,7 +570,7 @@ fn a_drop_is_found_though_every_other_trace_is_of_a_version_of_its_own() {
     let mut told = Fixture::new(1_000);
     let mut severity_after = |hour: u64, failed: bool| {
         let once = hour.to_string();
-        told.observe(if hour % 2 == 0 { "main" } else { &once }, trace(hour, failed));
+        told.observe(if hour.is_multiple_of(2) { "main" } else { &once }, trace(hour, failed));
         told.view("main").first().map(|view| view.severity)
     };
     for hour in 1..1_200 {
