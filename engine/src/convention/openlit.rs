@@ -26,6 +26,7 @@ pub(super) const CONVENTION: Convention = Convention {
         "A span without an operation, as of a call that failed, is told by its name: `invoke_agent NAME` and the like.",
         "A cost of 0 is absent: it stands for a model of unknown price.",
         "A team of Agno (`gen_ai.agno.team.agents`) is an agent of the name in `gen_ai.workflow.name`.",
+        "That an agent of Agno is OK says nothing, as it is so after a run that failed, too: its last model call says it.",
     ],
     operation,
     read,
@@ -47,6 +48,11 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     let attributes = &raw.attributes;
     if attributes.get(TEAM).is_some() {
         draft.agent_name.offer(50, attributes.get("gen_ai.workflow.name").and_then(name));
+    }
+    // Agno answers with the error's text instead of raising it.
+    let is_agno = attributes.str("gen_ai.provider.name") == Some("agno");
+    if is_agno && draft.operation.get() == Some(&Operation::InvokeAgent) {
+        draft.always_ok.offer(80, true);
     }
     let is_free = match attributes.get("gen_ai.usage.cost") {
         Some(RawValue::Int(cost)) => *cost == 0,

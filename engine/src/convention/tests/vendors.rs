@@ -497,6 +497,17 @@ fn spans_of_judgeval_have_a_kind() {
 }
 
 #[test]
+fn that_an_agent_of_agno_is_ok_says_nothing_by_openlit() {
+    let list =
+        [("gen_ai.operation.name", text("invoke_agent")), ("gen_ai.provider.name", text("agno"))];
+    let agent = RawSpan { status: Status::Ok, ..raw("invoke_agent support", &list) };
+    assert_eq!(sent_in("openlit.instrumentation.agno", &agent).status, Status::Unset);
+    let list = [list[0].clone(), ("gen_ai.provider.name", text("strands"))];
+    let agent = RawSpan { status: Status::Ok, ..raw("invoke_agent support", &list) };
+    assert_eq!(sent_in("openlit.instrumentation.strands", &agent).status, Status::Ok);
+}
+
+#[test]
 fn a_graph_of_langgraph_that_is_an_agent_is_one_by_traceai() {
     let metadata = r#"{"ls_integration": "langchain_create_agent", "lc_agent_name": "support"}"#;
     let list = [("gen_ai.span.kind", text("CHAIN")), ("metadata", text(metadata))];
