@@ -193,6 +193,12 @@ impl<'v> Draft<'v> {
         }
     }
 
+    /// Takes the workflow's name. The input is not one: some libraries name a run by it, which would be another agent for each text.
+    pub(super) fn take_workflow(&mut self) -> Option<Cow<'v, str>> {
+        let asked = self.input.get().map(|input| &*input.text);
+        self.workflow.take().filter(|name| asked != Some(&**name))
+    }
+
     /// Offers an input: its text, and what it shows about the turn.
     pub(super) fn offer_input(&mut self, rank: u8, read: impl FnOnce() -> InputFacts<'v>) {
         let model = self.operation.get() == Some(&Operation::Chat);

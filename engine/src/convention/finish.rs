@@ -136,7 +136,7 @@ impl Naming<'_> {
             streamed: draft.streamed_nanos.is_some(),
             convention: draft.convention.take(),
             agent_name: shared(draft.agent_name.take()),
-            workflow: shared(draft.workflow.take()),
+            workflow: shared(draft.take_workflow()),
             agent_id: shared(draft.agent_id.take()),
             agent_version: shared(draft.agent_version.take()),
             environment: shared(draft.environment.take()),

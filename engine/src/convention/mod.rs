@@ -49,9 +49,11 @@ mod masked;
 mod mastra;
 pub mod mend;
 mod messages;
+mod mirascope;
 mod mlflow;
 mod mlflow_genai;
 mod names;
+mod netra;
 mod openai_agents;
 mod openhands;
 mod openinference;
@@ -73,6 +75,7 @@ mod spring_ai;
 mod stamps;
 mod strands;
 mod text;
+mod upsonic;
 mod usage;
 mod vercel_ai;
 mod voltagent;
@@ -229,6 +232,9 @@ const CONVENTIONS: &[Convention] = &[
     voltagent::CONVENTION,
     agentops::CONVENTION,
     judgeval::CONVENTION,
+    mirascope::CONVENTION,
+    netra::CONVENTION,
+    upsonic::CONVENTION,
     agentscope::CONVENTION,
     fast_agent::CONVENTION,
     livekit::CONVENTION,
@@ -297,6 +303,8 @@ pub const SESSION_KEYS: &[&str] = &[
     "wandb.thread_id",
     "confident.trace.thread_id",
     "judgment.session_id",
+    "mirascope.ops.session.id",
+    "netra.session_id",
 ];
 
 /// Attributes whose JSON value may hold a session id.

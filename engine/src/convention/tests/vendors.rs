@@ -497,6 +497,53 @@ fn spans_of_judgeval_have_a_kind() {
 }
 
 #[test]
+fn spans_of_netra_have_a_type() {
+    let of = |kind, more: &[(&'static str, RawValue<'static>)]| {
+        let list = [&[("netra.span.type", text(kind))], more].concat();
+        read(&raw("get_order", &list)).span
+    };
+    let named = ("netra.agent.name", text("support"));
+    let agent = of("AGENT", &[named.clone(), ("netra.session_id", text("s"))]);
+    assert_eq!(agent.operation, Operation::InvokeAgent);
+    assert_eq!(agent.agent_name.as_deref(), Some("support"));
+    assert_eq!(agent.session.as_ref().map(|session| &*session.id), Some("s"));
+    let asked = ("input", text(r#"{"order_id":"A"}"#));
+    let error = ("netra.entity.error", text("order A not found"));
+    let call = of("TOOL", &[named, asked, error, ("netra.entity.type", text("task"))]);
+    assert!(call.failed && call.operation == Operation::ExecuteTool);
+    let tool = call.tool.unwrap();
+    assert_eq!(tool.name.as_deref(), Some("get_order"));
+    assert_eq!(&**tool.arguments.unwrap().text().unwrap(), r#"{"order_id":"A"}"#);
+}
+
+#[test]
+fn a_traced_function_of_mirascope_names_the_workflow() {
+    let list = [
+        ("mirascope.type", text("trace")),
+        ("mirascope.ops.session.id", text("s")),
+        ("mirascope.trace.output", text("Hello.")),
+    ];
+    let root = read(&raw("recommend", &list)).span;
+    assert_eq!(root.workflow.as_deref(), Some("recommend"));
+    assert_eq!(root.session.as_ref().map(|session| &*session.id), Some("s"));
+}
+
+#[test]
+fn a_run_of_upsonic_is_not_named_after_what_was_asked() {
+    let asked = [("langfuse.trace.name", text("hello?")), ("langfuse.trace.input", text("hello?"))];
+    let by_langfuse = read(&raw("run", &asked)).span;
+    assert_eq!(by_langfuse.workflow, None);
+    let list = [&asked[..], &[("upsonic.agent.name", text("support"))]].concat();
+    let agent = read(&raw("agent.run", &list)).span;
+    assert_eq!(agent.operation, Operation::InvokeAgent);
+    assert_eq!(agent.agent_name.as_deref(), Some("support"));
+    let list = [("upsonic.tool.name", text("get_order")), ("upsonic.tool.call_id", text("c"))];
+    let tool = read(&raw("tool.execute", &list)).span.tool.unwrap();
+    assert_eq!(tool.name.as_deref(), Some("get_order"));
+    assert!(tool.call_id.is_some());
+}
+
+#[test]
 fn that_an_agent_of_agno_is_ok_says_nothing_by_openlit() {
     let list =
         [("gen_ai.operation.name", text("invoke_agent")), ("gen_ai.provider.name", text("agno"))];
