@@ -183,7 +183,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// The version of the files, the same for log and snapshots; a new kind of record needs no new version.
-pub(super) const VERSION: u16 = 29;
+pub(super) const VERSION: u16 = 30;
 
 /// Bytes of the head of a file.
 pub(super) const FILE_HEAD: usize = 20;

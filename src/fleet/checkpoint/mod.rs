@@ -37,7 +37,7 @@ use crate::telemetry;
 const MAGIC: &[u8; 4] = b"agck";
 
 /// The version that is written, and the only one that is read.
-const VERSION: u8 = 23;
+const VERSION: u8 = 24;
 
 /// Bytes of the head, before the state.
 const HEAD: usize = 9;
