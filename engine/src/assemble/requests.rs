@@ -82,6 +82,8 @@ impl Assembler {
             self.put_texts(id);
             return self.read_and_ask(id, false, known);
         }
+        let uncompared = held.state != State::Open && trace::has_uncompared(&trace);
+        self.counts.add_many("calls", "uncompared", u64::from(uncompared));
         let judging = self.judging.as_ref().filter(|_| held.state != State::Open);
         let unread = !self.attention.reads(id.tenant);
         let request = judging.map(|rules| {

@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use super::candidates::{CLOSER, Candidates};
 use super::span_view::{ArgumentsView, Model, SpanView, TextView, Tool};
 use crate::span::{IdHash, SpanId, Status, Timestamp, Tokens, is_same_value, placed};
 
@@ -184,20 +185,29 @@ pub(super) fn beside(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
 /// Whether one of two time spans contains the other, within a millisecond; or within a few if they overlap, as the preparations of
 /// two libraries before a call take time, one after the other.
 fn at_once(one: (Timestamp, Timestamp), other: (Timestamp, Timestamp)) -> bool {
-    const MILLISECOND: u64 = 1_000_000;
     let within = |inner: (Timestamp, Timestamp), outer: (Timestamp, Timestamp), slack: u64| {
         inner.0.0.saturating_add(slack) >= outer.0.0 && inner.1.0 <= outer.1.0.saturating_add(slack)
     };
     let overlap = one.0 < other.1 && other.0 < one.1;
-    let slack = if overlap { 5 * MILLISECOND } else { MILLISECOND };
+    let slack = if overlap { AROUND } else { MILLISECOND };
     within(one, other, slack) || within(other, one, slack)
 }
 
+const MILLISECOND: u64 = 1_000_000;
+
+/// How far the times of two spans of one call may be apart.
+pub(super) const AROUND: u64 = 5 * MILLISECOND;
+
+/// The time that a client may take from the end of a call until it writes the record.
+pub(super) const LATE: u64 = 1_000_000_000;
+
 /// The index of the call that is the same as this one, if one of them is from a log record and the other from a span: among those
-/// in progress at the same time that do not contradict it, the one with the nearest end.
-pub(super) fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
-    // The time that a client may take from the end of a call until it writes the record.
-    const LATE: u64 = 1_000_000_000;
+/// in progress at the same time that do not contradict it, the one with the nearest end. None if not all could be compared.
+pub(super) fn told_of(
+    candidates: &mut Candidates,
+    calls: &[ModelCall<'_>],
+    call: &ModelCall<'_>,
+) -> Option<usize> {
     let overlap = |one: &ModelCall<'_>, other: &ModelCall<'_>| {
         one.start.0 <= other.end.0.saturating_add(LATE)
             && other.start.0 <= one.end.0.saturating_add(LATE)
@@ -209,8 +219,16 @@ pub(super) fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<u
             && other.failed == call.failed
             && agree(other, call)
     };
-    let candidates = calls.iter().enumerate().filter(|(_, other)| same(other));
-    candidates.min_by_key(|(_, other)| other.end.0.abs_diff(call.end.0)).map(|(at, _)| at)
+    let mut nearest = None;
+    candidates.find(|at, steps| {
+        *steps += CLOSER / 4;
+        let apart = calls[at].end.0.abs_diff(call.end.0);
+        if nearest.is_none_or(|(nearest, _)| apart < nearest) && same(&calls[at]) {
+            nearest = Some((apart, at));
+        }
+        false
+    });
+    nearest.filter(|_| !candidates.is_cut()).map(|(_, at)| at)
 }
 
 /// Whether two calls report the same numbers of tokens.
@@ -245,23 +263,49 @@ fn agree(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
 }
 
 /// Whether two related spans of different libraries may be of one tool call: they have the same tool and time, and do not
-/// contradict each other.
-pub(super) fn may_be_same(call: &ToolSpan<'_>, own: &ToolSpan<'_>) -> bool {
+/// contradict each other. Adds the steps that this takes.
+pub(super) fn may_be_same(call: &ToolSpan<'_>, own: &ToolSpan<'_>, steps: &mut usize) -> bool {
     // Checked first, as it is the cheapest.
     let beside = call.scope() != own.scope()
         && at_once((call.start, call.end), (own.start, own.end))
-        && !(call.recorded || own.recorded || call.also.contains(&own.scope()));
-    let tools = || call.tool().zip(own.tool());
-    let Some((tool, other)) = beside.then(tools).flatten() else { return false };
-    // Libraries put the same values under different keys.
-    let is_in = |value: u64, all: &[u64]| all.iter().any(|other| is_same_value(value, *other));
-    let within = |some: &[u64], all: &[u64]| some.iter().all(|value| is_in(*value, all));
+        && !(call.recorded || own.recorded);
+    if !beside {
+        return false;
+    }
+    let Some((tool, other)) = call.tool().zip(own.tool()) else { return false };
+    // Names are as long as their sender likes.
+    let name = call.tool_name().map_or(0, |name| name.len());
+    *steps += CLOSER + 2 * call.also.len() + name / 4;
+    if call.also.contains(&own.scope()) {
+        return false;
+    }
+    let mut within = |one: &ArgumentsView<'_>, other: &ArgumentsView<'_>| {
+        let (within, compared) = are_among(one.values, other.values);
+        *steps += 2 * compared;
+        within
+    };
     tool.name.zip(other.name).is_some_and(|(one, other)| {
         one == other || is_served_as(one, other) || is_served_as(other, one)
     }) && tool.call_id.zip(other.call_id).is_none_or(|(id, other)| id == other)
-        && tool.arguments.zip(other.arguments).is_none_or(|(one, other)| {
-            within(one.values, other.values) || within(other.values, one.values)
-        })
+        && tool
+            .arguments
+            .zip(other.arguments)
+            .is_none_or(|(one, other)| within(&one, &other) || within(&other, &one))
+}
+
+/// Whether all of some values are among others, whatever their keys, as libraries put the same values under different keys; and how
+/// many were compared. Both are sorted.
+fn are_among(some: &[u64], all: &[u64]) -> (bool, usize) {
+    let mut at = 0;
+    for value in some {
+        while all.get(at).is_some_and(|other| other >> 32 < value >> 32) {
+            at += 1;
+        }
+        if !all.get(at).is_some_and(|other| is_same_value(*value, *other)) {
+            return (false, at);
+        }
+    }
+    (true, at + some.len())
 }
 
 /// Whether a call of a tool may be served by a tool of this name: the call's name is this one with a prefix, such as that of a

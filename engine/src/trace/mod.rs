@@ -5,6 +5,7 @@
 mod attempt;
 mod bytes;
 mod calls;
+mod candidates;
 mod details;
 mod expected;
 mod observed;
@@ -267,6 +268,12 @@ fn model_calls<'s>(shape: &'s Shape<'_>, logs: &Logs<'s>) -> ModelCalls<'s> {
     }
     blame_last(&mut models, shape, logs);
     models
+}
+
+/// Whether so many calls of a trace were at once that, when it was evaluated, not all were compared with each other: a call that two
+/// libraries recorded may then count twice.
+pub fn has_uncompared(TraceView { shape, .. }: &TraceView<'_>) -> bool {
+    shape.has_uncompared()
 }
 
 /// The agent of a trace, without a name if its spans name none.

@@ -1,6 +1,6 @@
 //! The shape of a trace: which span is below which, and which are the agent's own behaviour.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::mem;
@@ -9,9 +9,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::calls::{
-    ModelCall, ToolSpan, beside, complete, complete_tool, counted_alike, counted_apart,
-    failed_alike, is_served_as, join_tool, may_be_same, told_of, worth,
+    AROUND, LATE, ModelCall, ToolSpan, beside, complete, complete_tool, counted_alike,
+    counted_apart, failed_alike, is_served_as, join_tool, may_be_same, told_of, worth,
 };
+use super::candidates::{CLOSER, Candidates};
 use super::owner::{agent_name, is_own};
 use super::rows::Spans;
 use super::series::Series;
@@ -43,6 +44,8 @@ pub(super) struct Shape<'a> {
     jumps: OnceCell<Jumps>,
     // Built when spans of several libraries are first compared; one for each span.
     lines: OnceCell<Vec<Line>>,
+    // Whether some calls were too many at once to be compared with each other.
+    uncompared: Cell<bool>,
 }
 
 /// Where the ancestors of a span lead.
@@ -145,6 +148,7 @@ impl<'a> Shape<'a> {
             answers: BTreeMap::new(),
             jumps: OnceCell::new(),
             lines: OnceCell::new(),
+            uncompared: Cell::new(false),
         };
         shape.join_answers();
         shape.count_models();
@@ -169,6 +173,11 @@ impl<'a> Shape<'a> {
     /// Whether a span of the agent's own behaviour is of this operation.
     pub(super) fn has(&self, operation: Operation) -> bool {
         self.operations & bit(operation) != 0
+    }
+
+    /// Whether some of the calls found so far were too many at once to be compared with each other, and so may count twice.
+    pub(super) fn has_uncompared(&self) -> bool {
+        self.uncompared.get()
     }
 
     /// Whether the agent stopped early for a person to answer.
@@ -228,6 +237,8 @@ impl<'a> Shape<'a> {
         let mut answers: BTreeMap<IdHash, usize> = BTreeMap::new();
         let models = || self.behaviour().filter(|span| self.is_model(span));
         let mut calls = ModelCalls::with_capacity(models().count());
+        let late = if self.recorded { LATE } else { AROUND };
+        let mut candidates = Candidates::new(self.spans.len(), late);
         for span in models() {
             if span.position.models_below > 0 {
                 continue;
@@ -241,7 +252,7 @@ impl<'a> Shape<'a> {
                 let apart = other.scope() == call.scope() && !(other.recorded || call.recorded);
                 !apart || !counted_apart(other, &call)
             });
-            let again = again.or_else(|| self.watched(&calls, &call));
+            let again = again.or_else(|| self.watched(&mut candidates, &calls, &call));
             match again {
                 Some(at) => {
                     if worth(&calls[at]) < worth(&call) {
@@ -260,19 +271,36 @@ impl<'a> Shape<'a> {
             }
             let at = again.unwrap_or_else(|| calls.len().saturating_sub(1));
             answers.extend(id.map(|id| (id, at)));
+            if self.mixed {
+                candidates.add(at);
+            }
         }
+        self.note_cut(&candidates);
         calls
     }
 
+    fn note_cut(&self, candidates: &Candidates) {
+        self.uncompared.set(self.uncompared.get() || candidates.is_cut());
+    }
+
     /// The index of the call that is the same as this one, as recorded by another library or a log record.
-    fn watched(&self, calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
+    fn watched(
+        &self,
+        candidates: &mut Candidates,
+        calls: &[ModelCall<'_>],
+        call: &ModelCall<'_>,
+    ) -> Option<usize> {
         if !self.mixed {
             return None;
         }
-        let same =
-            |other: &ModelCall<'_>| beside(other, call) && self.have_common_parent(other, call);
-        let beside = calls.iter().position(same);
-        beside.or_else(|| told_of(calls, call))
+        candidates.drop_ended(call.start, |at| calls[at].end);
+        let beside = candidates.find(|at, steps| {
+            let may_be = beside(&calls[at], call);
+            *steps += if may_be { CLOSER } else { 0 };
+            may_be && self.have_common_parent(&calls[at], call)
+        });
+        // Without records there is nothing more to compare.
+        beside.or_else(|| self.recorded.then(|| told_of(candidates, calls, call)).flatten())
     }
 
     /// Whether two model spans have a common parent. If they have the same number of tokens, or both failed, it suffices that the
@@ -417,6 +445,7 @@ impl<'a> Shape<'a> {
         let mut told: Vec<(usize, usize)> = Vec::with_capacity(tools.len());
         // By index of a call's span, the last span inside it.
         let mut inside: BTreeMap<usize, ToolSpan<'_>> = BTreeMap::new();
+        let mut candidates = Candidates::new(self.spans.len(), AROUND);
         // A call that a person refused did not run, whatever its other spans and records say.
         let refused = tools.iter().filter(|span| span.is_refused());
         let refused: BTreeSet<IdHash> = refused.filter_map(|span| span.call_id()).collect();
@@ -426,7 +455,6 @@ impl<'a> Shape<'a> {
             !span.is_interrupted() && !span.is_refused() && !is_refused
         };
         for own in tools.into_iter().filter(runs).map(ToolSpan::of) {
-            let name = own.tool_name();
             if own.is_phantom() {
                 // If a call and its execution both have spans, the failure is on the execution.
                 let above = own.position.above;
@@ -441,26 +469,27 @@ impl<'a> Shape<'a> {
             }
             let id = own.call_id().filter(|_| again);
             let known = id.map(|id| by_id.range((id, 0)..=(id, usize::MAX)));
-            let same = known.into_iter().flatten().map(|(_, at)| *at).find(|at| {
-                let other = &calls[*at];
-                let is_named = other.tool().is_some_and(|other| other.name == name);
-                // A library has only one span for a call: some use one id for all calls of a tool.
-                other.recorded || own.recorded || (is_named && other.scope() != own.scope())
-            });
+            let known = known.into_iter().flatten().map(|(_, at)| *at);
+            let same = self.told_again(&mut candidates, &calls, &own, known);
             if let Some(same) = same {
                 told.push((own.at, calls[same].at));
                 complete_tool(&mut calls[same], &own);
+                candidates.add(same);
                 continue;
             }
-            if let Some(same) = self.told_beside(&calls, &own) {
+            if let Some(same) = self.told_beside(&mut candidates, &calls, &own) {
                 told.push((own.at, calls[same].at));
                 join_tool(&mut calls[same], &own);
                 continue;
             }
             told.push((own.at, own.at));
             by_id.extend(id.map(|id| (id, calls.len())));
+            if self.mixed {
+                candidates.add(calls.len());
+            }
             calls.push(own);
         }
+        self.note_cut(&candidates);
         if calls.is_empty() {
             return calls;
         }
@@ -497,20 +526,50 @@ impl<'a> Shape<'a> {
         others.filter_map(SpanView::tool_name).filter(|call| is_served_as(call, name)).last()
     }
 
+    /// The index of the call that is the same as this one, among those with its id: a library has only one span for a call, as some
+    /// use one id for all calls of a tool.
+    fn told_again(
+        &self,
+        candidates: &mut Candidates,
+        calls: &[ToolSpan<'_>],
+        own: &ToolSpan<'_>,
+        mut known: impl Iterator<Item = usize>,
+    ) -> Option<usize> {
+        if !self.mixed && !self.recorded {
+            return None;
+        }
+        let same = known.find(|at| {
+            let other = &calls[*at];
+            let is_named = || other.tool().is_some_and(|other| other.name == own.tool_name());
+            !candidates.step()
+                || other.recorded
+                || own.recorded
+                || (other.scope() != own.scope() && is_named())
+        });
+        same.filter(|_| !candidates.is_cut())
+    }
+
     /// The index of the call that is the same as this one, recorded in parallel by another library: a library has only one span for
     /// a call.
-    fn told_beside(&self, calls: &[ToolSpan<'_>], own: &ToolSpan<'_>) -> Option<usize> {
+    fn told_beside(
+        &self,
+        candidates: &mut Candidates,
+        calls: &[ToolSpan<'_>],
+        own: &ToolSpan<'_>,
+    ) -> Option<usize> {
         if !self.mixed {
             return None;
         }
-        calls.iter().position(|call| {
+        candidates.drop_ended(own.start, |at| calls[at].end);
+        candidates.find(|at, steps| {
+            let call = &calls[at];
             // Work inside a call that is not part of it is another call.
-            may_be_same(call, own)
-                && !self.ancestors(own.at).any(|above| above.at == call.at)
+            may_be_same(call, own, steps)
                 && (call.parent() == own.parent()
                     || self.is_child_of_ancestor(call, own)
                     || self.is_child_of_ancestor(own, call)
                     || self.share_ancestry_by_library(call, own))
+                && !self.is_below(own.at, call.at)
         })
     }
 
@@ -1041,7 +1100,7 @@ mod tests {
     }
 
     fn id(at: usize) -> SpanId {
-        SpanId([1 + u8::try_from(at).unwrap(); 8])
+        SpanId((1 + at as u64).to_be_bytes())
     }
 
     /// A call or an agent with or without tokens, or another span around calls.
@@ -1216,6 +1275,57 @@ mod tests {
             asked(&[through, tool(3, 1, (10, 12), named), tool(2, 2, (10, 20), bare)]).len(),
             2
         );
+    }
+
+    /// The same calls from two libraries, of each `count` at one time, all with the same values and one of its own.
+    fn fan_out(count: usize, values: u64) -> Vec<Span> {
+        let call = |scope: usize, own: usize| {
+            let value =
+                |at: u64| crate::span::placed(xxhash_rust::xxh3::xxh3_64(&at.to_le_bytes()), 1);
+            let values: Vec<u64> = (0..values).chain([1_000_000 + own as u64]).map(value).collect();
+            let arguments = Arguments::from_canonical(own.to_string().as_bytes(), &values, false);
+            let facts = ToolFacts {
+                name: Some("f".into()),
+                arguments: Some(arguments),
+                ..ToolFacts::default()
+            };
+            let span = below(scope, scope as u64, Operation::ExecuteTool, (10, 20));
+            Span { tool: Some(facts), ..span }
+        };
+        let calls = [1, 2].into_iter().flat_map(|scope| (0..count).map(move |own| (scope, own)));
+        [steps(), calls.map(|(scope, own)| call(scope, own)).collect()].concat()
+    }
+
+    #[test]
+    fn hundreds_of_calls_at_once_that_two_libraries_tell_are_as_many() {
+        let rows = rows(&fan_out(500, 3));
+        let shape = Shape::new(&rows);
+        assert_eq!((shape.tool_spans().len(), shape.has_uncompared()), (500, false));
+    }
+
+    #[test]
+    fn thousands_of_calls_at_once_are_not_all_compared_with_each_other() {
+        // Compared each with each, and value with value, the first takes minutes.
+        let tools = rows(&fan_out(4_950, 100));
+        let shape = Shape::new(&tools);
+        let found = shape.tool_spans().len();
+        assert!((4_950..=9_900).contains(&found) && shape.has_uncompared());
+        let call = |at: usize| {
+            let span = below(100_000 + at, at as u64 % 4, Operation::Chat, (10, 20));
+            Span { failed: true, ..span }
+        };
+        let failed = rows(&(0..9_900).map(call).collect::<Vec<_>>());
+        let shape = Shape::new(&failed);
+        assert_eq!((shape.model_calls().len(), shape.has_uncompared()), (9_900, true));
+        // One after the other they are compared only with those at that time.
+        let call = |at: usize| {
+            let time = 20 * (at as u64 / 2);
+            tool(1 + at % 2, 1 + at as u64 % 2, (time, time + 10), (true, 1))
+        };
+        let calls: Vec<Span> = (0..9_900).map(call).collect();
+        let in_turn = rows(&[steps(), calls].concat());
+        let shape = Shape::new(&in_turn);
+        assert_eq!((shape.tool_spans().len(), shape.has_uncompared()), (4_950, false));
     }
 
     #[test]
