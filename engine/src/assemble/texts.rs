@@ -4,6 +4,7 @@
 //! so the roots of a batch are read first, and if they show that a new trace is unsampled, its texts are not kept. The batch stays
 //! available until the next drain, which evaluates traces that may be flagged; a flagged one gets its texts after all.
 
+use std::cmp::Reverse;
 use std::mem;
 use std::sync::Arc;
 
@@ -64,7 +65,12 @@ impl Assembler {
         together.places = others;
         let all = Arc::clone(&together.all);
         self.together(together, now);
-        for span in turns.iter().filter_map(|place| all.get(*place)) {
+        let spans = turns.iter().filter_map(|place| all.get(*place));
+        let (mut prompts, spans): (Vec<&Span>, Vec<_>) =
+            spans.partition(|span| span.parent.is_none());
+        // The latest first, so that each takes only the spans before the next one, which then move once.
+        prompts.sort_by_key(|prompt| Reverse((prompt.start, prompt.trace_id)));
+        for span in spans.into_iter().chain(prompts) {
             self.add_record_span(span.clone(), now);
         }
     }

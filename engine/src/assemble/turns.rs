@@ -2,8 +2,8 @@
 //!
 //! A record belongs to the latest prompt of its session that is not later than the record, by their own times. If a prompt arrives
 //! late, the records after it move from the turn before it. So the turns are the same in whatever order records arrive, as long as
-//! they arrive within `late_horizon` of each other. A moved record leaves an empty span behind, which replaces all others with its
-//! id.
+//! they arrive within `late_horizon` of each other, and few batches with late prompts move the same record. A moved record leaves an
+//! empty span behind, which replaces all others with its id.
 //!
 //! A turn ends with the next prompt of its session, or when it was quiet for `rootless_idle`.
 
@@ -37,18 +37,30 @@ struct OfTenant {
     held: usize,
 }
 
+/// The time of a prompt, and its turn.
+type Prompt = (Timestamp, TraceId);
+
 /// The prompts of a session, and its movable spans.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Session {
     heard: Timestamp,
-    prompts: BTreeSet<(Timestamp, TraceId)>,
-    // Spans that only their time puts into their turn, as long as a late prompt may take them; with their arrival.
-    movable: BTreeMap<(Timestamp, SpanId), (Timestamp, Span)>,
+    prompts: BTreeSet<Prompt>,
+    // Spans that only their time puts into their turn, as long as a late prompt may take them.
+    movable: BTreeMap<(Timestamp, SpanId), Movable>,
     // Their total weight.
     held: usize,
     // Number of movable spans at which old ones are dropped: twice the number left the last time.
     #[serde(default)]
     room: usize,
+}
+
+/// A span that a late prompt may take.
+#[derive(Debug, Deserialize, Serialize)]
+struct Movable {
+    arrived: Timestamp,
+    /// How often it has moved.
+    moves: u8,
+    span: Span,
 }
 
 /// The effect of a span from a log record on the turns of its session.
@@ -130,7 +142,7 @@ impl Turns {
         let own = self.tenants.values();
         let sessions = own.flat_map(|own| own.sessions.values());
         let spans = sessions.flat_map(|session| session.movable.values());
-        let weighed = spans.map(|(_, span)| weight(span)).sum();
+        let weighed = spans.map(|movable| weight(&movable.span)).sum();
         assert_eq!(weighed, self.held);
         weighed
     }
@@ -160,7 +172,8 @@ impl Turns {
         own.held = (own.held + after).saturating_sub(before);
         self.held = (self.held + after).saturating_sub(before);
         let (sessions, spans) = self.fit(limits, shares);
-        change.forgotten = Forgotten { sessions, spans, ..change.forgotten };
+        change.forgotten.sessions += sessions;
+        change.forgotten.spans += spans;
         change
     }
 
@@ -248,15 +261,18 @@ impl Session {
     /// Holds a span that arrived at `now` for as long as it may move.
     fn hold(&mut self, span: Span, now: Timestamp) {
         self.held += weight(&span);
-        let before = self.movable.insert((span.end, span.span_id), (now, span));
-        self.held -= before.map_or(0, |(_, span)| weight(&span));
+        let place = (span.end, span.span_id);
+        let before = self.movable.remove(&place);
+        self.held -= before.as_ref().map_or(0, |before| weight(&before.span));
+        let moves = before.map_or(0, |before| before.moves);
+        self.movable.insert(place, Movable { arrived: now, moves, span });
     }
 
     /// Drops movable spans that arrived before `late`; only now and then, as it scans all of them.
     fn forget_old(&mut self, late: Timestamp) {
         if self.movable.len() >= self.room {
-            self.movable.retain(|_, (recent_batches, _)| *recent_batches >= late);
-            self.held = self.movable.values().map(|(_, span)| weight(span)).sum();
+            self.movable.retain(|_, movable| movable.arrived >= late);
+            self.held = self.movable.values().map(|movable| weight(&movable.span)).sum();
             self.room = 2 * self.movable.len().max(8);
         }
     }
@@ -271,22 +287,66 @@ impl Session {
         let after = self.prompts.range(prompt..).nth(1).copied();
         change.followed.extend(before.map(|(_, turn)| *turn));
         change.followed.extend(after.map(|_| prompt.1));
+        self.take(prompt, after, change, late);
+        while self.prompts.len() > MAX_PROMPTS {
+            let Some(gone) = self.prompts.pop_first() else { break };
+            let next = self.prompts.first().copied();
+            // Without that prompt it is not known which of the spans after it a late prompt would take.
+            change.forgotten.spans += self.settle(gone.0, next, late, |_| true);
+            change.forgotten.prompts += 1;
+        }
+    }
+
+    /// Moves the spans between two prompts into the turn of the first, except for those that arrived before `late`. Those that have
+    /// moved too often stay there for good.
+    fn take(
+        &mut self,
+        prompt: Prompt,
+        after: Option<Prompt>,
+        change: &mut Change,
+        late: Timestamp,
+    ) {
         let from = (prompt.0, SpanId::default());
         let to = after.map(|(time, _)| (time, SpanId::default()));
-        for (place, (recent_batches, span)) in self.movable.range_mut(from..) {
+        let mut some_stay = false;
+        for (place, movable) in self.movable.range_mut(from..) {
             if to.is_some_and(|to| *place >= to) {
                 break;
             }
-            let left = span.trace_id;
-            if left != prompt.1 && *recent_batches >= late {
-                hang(span, prompt.1);
-                change.moved.push((left, span.clone()));
+            let left = movable.span.trace_id;
+            if left != prompt.1 && movable.arrived >= late {
+                hang(&mut movable.span, prompt.1);
+                movable.moves = movable.moves.saturating_add(1);
+                change.moved.push((left, movable.span.clone()));
             }
+            some_stay |= movable.moves >= MAX_MOVES || movable.arrived < late;
         }
-        while self.prompts.len() > MAX_PROMPTS {
-            self.prompts.pop_first();
-            change.forgotten.prompts += 1;
+        if some_stay {
+            let stays = |movable: &Movable| movable.moves >= MAX_MOVES;
+            change.forgotten.spans += self.settle(prompt.0, after, late, stays);
         }
+    }
+
+    /// Leaves spans between two prompts in their turns for good: those that arrived before `late`, and those for which `settles` is
+    /// true. Returns the number of those that might have moved.
+    fn settle(
+        &mut self,
+        from: Timestamp,
+        to: Option<Prompt>,
+        late: Timestamp,
+        settles: impl Fn(&Movable) -> bool,
+    ) -> u64 {
+        let between = self.movable.range((from, SpanId::default())..);
+        let between = between.take_while(|(place, _)| to.is_none_or(|to| place.0 < to.0));
+        let stays = |movable: &Movable| movable.arrived < late || settles(movable);
+        let settled = between.filter(|(_, movable)| stays(movable)).map(|(place, _)| *place);
+        let mut early = 0;
+        for place in settled.collect::<Vec<_>>() {
+            let Some(gone) = self.movable.remove(&place) else { continue };
+            self.held -= weight(&gone.span);
+            early += u64::from(gone.arrived >= late);
+        }
+        early
     }
 
     /// The turn in progress at this time.
@@ -326,6 +386,10 @@ fn void(span: &Span, left: TraceId) -> Span {
 
 /// Bytes of texts that weigh as much as a span without texts.
 const WEIGHED: usize = 1_024;
+
+/// How often a span may move; then it stays in its turn for good. A batch moves each span at most once, so only prompts of as many
+/// batches that arrive late, one after the other, reach it.
+const MAX_MOVES: u8 = 8;
 
 /// Most known prompts of one session; the oldest are forgotten.
 const MAX_PROMPTS: usize = 256;

@@ -775,6 +775,80 @@ fn spans_that_may_move_to_another_turn_are_held_by_what_they_weigh() {
     assert_eq!((stage.turns.weighs(), stage.counts().get("turns", "span_settled")), (20, 3));
 }
 
+/// A span of session 1 from a log record, at a time; the first one of a turn if it is a prompt.
+fn recorded(number: u64, time: u64, prompt: bool) -> Span {
+    let trace_id = if prompt { TraceId::of_turn(1, number) } else { TraceId::of_session(1) };
+    let (span_id, parent) = (SpanId((1 + number).to_be_bytes()), SpanId([u8::MAX; 8]));
+    Span {
+        trace_id,
+        span_id: if prompt { trace_id.prompt() } else { span_id },
+        parent: (!prompt).then_some(parent),
+        start: Timestamp(time),
+        end: Timestamp(time),
+        scope: RECORD_SCOPE,
+        operation: if prompt { Operation::InvokeAgent } else { Operation::Chat },
+        ..Span::default()
+    }
+}
+
+/// The number of spans in the traces, those that have left included.
+fn spans_in_traces(stage: &Assembler) -> usize {
+    let traces = stage.deadlines.traces().filter_map(|id| stage.traces.get(id));
+    traces.map(|held| held.parts.len()).sum()
+}
+
+#[test]
+fn prompts_that_arrive_together_move_each_span_once() {
+    let (mut stage, prompts) = (stage(), 1_000);
+    let calls = (0..500).map(|number| recorded(number, 2_000 + number, false));
+    let first = calls.chain([recorded(5_000, 1, true)]).collect::<Vec<_>>();
+    let places = (0..first.len()).collect();
+    stage.spans(SpanBatch { all: Arc::new(first), places }, at(0));
+    assert_eq!(spans_in_traces(&stage), 500 + 500 + 1);
+    // Before all calls, each later than the one before: the last of them takes all.
+    let all: Vec<Span> = (0..prompts).map(|at| recorded(1 + at, 100 + at, true)).collect();
+    let places = (0..all.len()).collect();
+    stage.spans(SpanBatch { all: Arc::new(all), places }, at(1));
+    assert_eq!(spans_in_traces(&stage), 500 + 500 + 500 + 1 + 1_000);
+    let last = TraceKey { id: TraceId::of_turn(1, prompts), tenant: tenant_hash(None) };
+    assert_eq!(stage.traces.get(last).map(|held| held.parts.len()), Some(501));
+    assert_eq!(stage.counts().get("turns", "span_settled"), 0);
+    assert_eq!(stage.turns.weighs(), 500);
+}
+
+#[test]
+fn each_of_hundreds_of_prompts_that_arrive_together_has_its_own_call() {
+    let mut stage = stage();
+    let turn = |number: u64| {
+        [recorded(number, 10 * number, true), recorded(number, 10 * number + 1, false)]
+    };
+    let all: Vec<Span> = (1..=600).flat_map(turn).collect();
+    let places = (0..all.len()).collect();
+    stage.spans(SpanBatch { all: Arc::new(all), places }, at(0));
+    assert_eq!(spans_in_traces(&stage), 600 + 2 * 600);
+    let turns =
+        (1..=600).map(|turn| TraceKey { id: TraceId::of_turn(1, turn), tenant: tenant_hash(None) });
+    assert!(turns.filter_map(|id| stage.traces.get(id)).all(|held| held.parts.len() == 2));
+    let counts = ["prompt_forgotten", "span_settled"].map(|what| stage.counts().get("turns", what));
+    assert_eq!((counts, stage.turns.weighs()), ([344, 344], 256));
+}
+
+#[test]
+fn prompts_that_arrive_late_one_by_one_move_a_span_a_few_times() {
+    let mut stage = stage();
+    feed(
+        &mut stage,
+        (0..100).map(|number| recorded(number, 2_000 + number, false)).collect(),
+        at(0),
+    );
+    for number in 1..=300 {
+        feed(&mut stage, vec![recorded(number, 100 + number, true)], at(1));
+    }
+    assert_eq!(spans_in_traces(&stage), 100 + 8 * 100 + 300);
+    assert_eq!(stage.counts().get("turns", "span_settled"), 100);
+    assert_eq!((stage.turns.weighs(), stage.counts().get("turns", "prompt_forgotten")), (0, 44));
+}
+
 #[test]
 fn what_is_done_goes_before_what_is_open() {
     let mut stage = Assembler::new(
