@@ -51,6 +51,15 @@ type Entry = (Timestamp, TraceKey);
 /// An [`Entry`] among those of its tenant.
 type Due = (Timestamp, TraceId);
 
+/// How much is read at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct AtMost {
+    /// The most traces.
+    pub traces: usize,
+    /// No further trace is read once so many spans are.
+    pub spans: usize,
+}
+
 impl Deadlines {
     /// The next moment to check a trace.
     pub(super) fn next(&self) -> Option<Timestamp> {
@@ -154,12 +163,23 @@ impl Deadlines {
         held.look = held.look.max(look);
     }
 
-    /// Takes the first `at_most` traces to check, in order.
-    pub(super) fn take_marked(&mut self, at_most: usize) -> Vec<TraceKey> {
+    /// Takes the first traces to check, in order: at most as many as this, and none once those before it have that many spans.
+    pub(super) fn take_marked(
+        &mut self,
+        at_most: AtMost,
+        spans: impl Fn(TraceKey) -> usize,
+    ) -> Vec<TraceKey> {
         if !mem::replace(&mut self.in_order, true) {
             self.marked.sort_unstable_by(|one, other| other.cmp(one));
         }
-        let mut first = self.marked.split_off(self.marked.len().saturating_sub(at_most));
+        let mut room = at_most.spans;
+        let fits = |id: &&TraceKey| {
+            let fits = room > 0;
+            room = room.saturating_sub(spans(**id));
+            fits
+        };
+        let first = self.marked.iter().rev().take(at_most.traces).take_while(fits).count();
+        let mut first = self.marked.split_off(self.marked.len() - first);
         first.reverse();
         first
     }

@@ -38,6 +38,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use self::ages::AGES;
+pub use self::deadlines::AtMost;
 pub use self::learned::{Learned, Lessons, SavedLearned};
 
 use self::ages::Ages;
@@ -328,12 +329,12 @@ impl Assembler {
 
     /// The same, into an empty buffer.
     pub fn drain_into(&mut self, updates: &mut Vec<Box<TraceFacts>>, known: &Learned) {
-        self.drain_some_into(updates, usize::MAX, known);
+        self.drain_some_into(updates, AtMost { traces: usize::MAX, spans: usize::MAX }, known);
     }
 
-    /// Takes the updates of at most `at_most` traces that have changed since they were last checked, the first ones in the order of
+    /// Takes the updates of `at_most` of the traces that have changed since they were last checked, the first ones in the order of
     /// trace ids; returns whether these were all. So when thousands of traces change at once, they are evaluated a few at a time.
-    pub fn drain_some(&mut self, at_most: usize, known: &Learned) -> (Vec<Box<TraceFacts>>, bool) {
+    pub fn drain_some(&mut self, at_most: AtMost, known: &Learned) -> (Vec<Box<TraceFacts>>, bool) {
         let mut updates = Vec::new();
         let all = self.drain_some_into(&mut updates, at_most, known);
         (updates, all)
@@ -342,13 +343,14 @@ impl Assembler {
     fn drain_some_into(
         &mut self,
         updates: &mut Vec<Box<TraceFacts>>,
-        at_most: usize,
+        at_most: AtMost,
         known: &Learned,
     ) -> bool {
         let mut tombstones = Vec::new();
         updates.append(&mut self.sealed_updates);
         let sealed_updates = updates.len();
-        for id in self.deadlines.take_marked(at_most) {
+        let spans = |id| self.traces.get(id).map_or(0, |held| held.parts.len());
+        for id in self.deadlines.take_marked(at_most, spans) {
             tombstones.extend(self.send_update(id, known, updates));
         }
         let all = !self.deadlines.has_marked();

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 use super::{BURST, Common, FullSessions, Gone, LeftOut, ToAssemble, ToSessions, save};
 use crate::embed;
 use crate::engine::assemble::texts::SpanBatch;
-use crate::engine::assemble::{Assembler, Learned, Refused};
+use crate::engine::assemble::{Assembler, AtMost, Learned, Refused};
 use crate::engine::facts::{Barrier, TraceFacts};
 use crate::engine::route::Route;
 use crate::engine::span::Timestamp;
@@ -20,8 +20,8 @@ use crate::judge;
 const TIMERS: usize = 64;
 
 /// How many changed traces a task handles before it forwards the results and other tasks have their turn: one request can change
-/// tens of thousands.
-const TRACES: usize = 64;
+/// tens of thousands. Of large traces it handles fewer: reading one takes time in proportion to its spans.
+const READ: AtMost = AtMost { traces: 64, spans: 2_048 };
 
 /// One assemble shard, with the channels for its updates.
 pub(in crate::daemon) struct AssembleTask {
@@ -132,7 +132,7 @@ impl AssembleTask {
     /// The updates of some traces of the stage, and whether these were all. After that, all shards know what the stage has learned.
     fn drain(&mut self) -> (Vec<Box<TraceFacts>>, bool) {
         let Self { stage, learned, common, .. } = self;
-        let drained = stage.drain_some(TRACES, &known(learned));
+        let drained = stage.drain_some(READ, &known(learned));
         let lessons = stage.lessons();
         if !lessons.is_empty() {
             let mut learned = learned.write().unwrap_or_else(PoisonError::into_inner);

@@ -775,6 +775,22 @@ fn spans_that_may_move_to_another_turn_are_held_by_what_they_weigh() {
     assert_eq!((stage.turns.weighs(), stage.counts().get("turns", "span_settled")), (20, 3));
 }
 
+#[test]
+fn of_large_traces_fewer_are_read_at_a_time() {
+    let mut stage = stage();
+    for id in 1..=3 {
+        let of = |span: Span| Input::Span(Box::new(Span { trace_id: TraceId([id; 16]), ..span }));
+        [root(), tool(2)].into_iter().for_each(|span| stage.handle(of(span), at(0)));
+    }
+    stage.tell_all();
+    let at_most = AtMost { traces: 64, spans: 3 };
+    let mut read = || {
+        let (updates, all) = stage.drain_some(at_most, &nothing());
+        (updates.iter().map(|update| update.trace_id.0[0]).collect::<Vec<_>>(), all)
+    };
+    assert_eq!([read(), read()], [(vec![1, 2], false), (vec![3], true)]);
+}
+
 /// A span of session 1 from a log record, at a time; the first one of a turn if it is a prompt.
 fn recorded(number: u64, time: u64, prompt: bool) -> Span {
     let trace_id = if prompt { TraceId::of_turn(1, number) } else { TraceId::of_session(1) };
