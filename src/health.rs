@@ -78,7 +78,7 @@ const FAMILIES: &[Family] = &[
     (CERTIFICATES, "certificate_reloads_total", "outcome",
         "Reloads of changed certificate files, by outcome: loaded, or failed (the old files stay in use)."),
     ("evicted_sessions", "sessions_evicted_total", "event",
-        "Sessions evicted from memory, by event: left (written to disk), returned (restored from it), or lost (they could not be read)."),
+        "Sessions evicted from memory, by event: evicted (written to disk), restored (from it), or lost (they could not be read)."),
     (WAITED, "requests_waited_total", "outcome",
         "Requests that waited for their turn or for room, by outcome: entered or refused."),
     (CLOSED, "connections_closed_total", "reason",

@@ -29,7 +29,7 @@ metrics! {
         applied: IntCounterVec = counters("kafka_records_total", "Records applied.", &["topic"]),
         skipped: IntCounterVec = counters("kafka_records_skipped_total",
             "Records that cannot be read, by reason.", &["topic", "reason"]),
-        gone: IntCounterVec = counters("kafka_records_gone_total",
+        gone: IntCounterVec = counters("kafka_records_lost_total",
             "Records that the brokers deleted before they were read.", &["topic"]),
         dead_letters: IntCounterVec = counters("kafka_dead_letters_total",
             "Records sent to the dead-letter topic, by outcome.", &["outcome"]),

@@ -17,9 +17,9 @@ metrics! {
             "Records between stages, by outcome.", &["role", "outcome"]),
         checkpoints: IntCounterVec = counters("fleet_checkpoints_total",
             "Checkpoints of partitions, by outcome.", &["role", "outcome"]),
-        anew: IntCounterVec = counters("fleet_begun_anew_total",
+        restarts: IntCounterVec = counters("fleet_restarts_total",
             "Times that an instance gave up all partitions because others might own them.", &["role"]),
-        gone: IntCounterVec = counters("fleet_records_gone_total",
+        gone: IntCounterVec = counters("fleet_records_lost_total",
             "Records that the brokers had deleted, or lost from the end of a topic, before they were read.",
             &["role"]),
         owned: IntGaugeVec = gauges("fleet_partitions_owned", "Partitions of this instance.", &["role"]),
@@ -85,8 +85,8 @@ impl FleetMetrics {
     pub(super) fn of(&self, role: Role) -> Arc<WorkerMetrics> {
         self.change(role, |_| {});
         // Exported from zero on, as an alert sees no rise in a series that did not exist.
-        let Families { gone, anew, owned, behind, records, .. } = &self.families;
-        for counter in [gone, anew] {
+        let Families { gone, restarts, owned, behind, records, .. } = &self.families;
+        for counter in [gone, restarts] {
             counter.with_label_values(&[role.name()]);
         }
         for gauge in [owned, behind] {
@@ -171,8 +171,8 @@ impl WorkerMetrics {
         self.fleet.families.checkpoints.with_label_values(&[self.role.name(), outcome]).inc();
     }
 
-    pub(super) fn begun_anew(&self) {
-        self.fleet.families.anew.with_label_values(&[self.role.name()]).inc();
+    pub(super) fn restarted(&self) {
+        self.fleet.families.restarts.with_label_values(&[self.role.name()]).inc();
     }
 
     pub(super) fn gone(&self, records: i64) {

@@ -125,8 +125,8 @@ const ROWS: &[Row] = &[
         expr: "min by (job, instance, role) (agentgauge_fleet_ready) == 0",
         summary: "The role {{ $labels.role }} of {{ $labels.instance }} does not work",
         description: "It is not in its group, or has another problem. If that is so everywhere, acknowledged spans wait in Kafka until its retention deletes them." },
-    Row::Plain { name: "AgentgaugeFleetBeginsAnew", severity: "warning", lasting: "",
-        expr: "sum by (job, instance, role) (increase(agentgauge_fleet_begun_anew_total[10m])) > 3",
+    Row::Plain { name: "AgentgaugeFleetRestarts", severity: "warning", lasting: "",
+        expr: "sum by (job, instance, role) (increase(agentgauge_fleet_restarts_total[10m])) > 3",
         summary: "The role {{ $labels.role }} of {{ $labels.instance }} keeps restarting",
         description: "It gives up its partitions and rereads from their checkpoints, so its results are late." },
 ];
@@ -286,9 +286,9 @@ fn judge_drifts() -> Rule {
 
 fn records_gone() -> Rule {
     let gone = ["kafka", "fleet"].map(|from| {
-        format!("sum by (job, instance) (increase(agentgauge_{from}_records_gone_total[1h])) > 0")
+        format!("sum by (job, instance) (increase(agentgauge_{from}_records_lost_total[1h])) > 0")
     });
-    Alert::new("AgentgaugeRecordsGone", "critical", gone.join("\nor\n"))
+    Alert::new("AgentgaugeRecordsLost", "critical", gone.join("\nor\n"))
         .says(
             "{{ $labels.instance }} lost records in Kafka",
             "The brokers deleted {{ $value | humanize }} records in the last hour before they were read, or lost records from the end of a topic; unread records are in no score.",

@@ -342,22 +342,30 @@ fn by_default_nothing_is_sent() {
     let daemon = daemon(&url, &[]);
     daemon.send_capture("oi-openai");
     daemon.settles_at("agentgauge_webhook_sessions_total{outcome=\"dry_run\"}", 1.0);
+    daemon.settles_at(SENT, 0.0);
     assert!(calls.try_recv().is_err());
 }
 
 #[test]
 fn a_loop_that_is_not_bad_enough_is_not_told() {
     let (url, calls) = endpoint(&[200]);
-    let more =
-        [("AGENTGAUGE__WEBHOOK__DRY_RUN", "false"), ("AGENTGAUGE__WEBHOOK__SEVERITY", "critical")];
-    let daemon = daemon(&url, &more);
+    let daemon = daemon(
+        &url,
+        &[
+            ("AGENTGAUGE__WEBHOOK__DRY_RUN", "false"),
+            ("AGENTGAUGE__WEBHOOK__SEVERITY", "critical"),
+            ("AGENTGAUGE__LIMITS__TRACE_COST_USD", "1.5"),
+        ],
+    );
     daemon.send_capture("oi-openai");
     daemon.metric("agentgauge_loops_detected_total{");
-    assert!(calls.try_recv().is_err());
-    let page = daemon.get("/metrics");
-    let counted =
-        page.lines().filter(|line| line.starts_with("agentgauge_webhook_sessions_total{"));
-    assert!(counted.into_iter().all(|line| line.ends_with(" 0")), "{page}");
+    // A session over a limit is critical: calls are made in order, so the first one is about it.
+    let run = run_of("costly", 1, false);
+    let (status, answer) = daemon.post_to(&daemon.otlp_http, "/v1/traces", &run);
+    assert_eq!(status, 200, "{answer}");
+    let first: Value = serde_json::from_str(&calls.recv_timeout(DEADLINE).unwrap().body).unwrap();
+    assert_eq!(first["session_id"], "costly");
+    daemon.settles_at(SENT, 1.0);
 }
 
 #[test]

@@ -356,7 +356,7 @@ impl Sessions {
         let session = bytes.and_then(|bytes| saved::read::<Session>(bytes.as_slice()).ok());
         if let Some(mut session) = session {
             session.adopt(&mut self.shared);
-            self.shared.counts.add("evicted_sessions", "returned");
+            self.shared.counts.add("evicted_sessions", "restored");
             self.file(Box::new(session));
         } else {
             self.shared.counts.add("evicted_sessions", "lost");
@@ -375,7 +375,7 @@ impl Sessions {
             self.file(session);
             return false;
         };
-        self.shared.counts.add("evicted_sessions", "left");
+        self.shared.counts.add("evicted_sessions", "evicted");
         let (order, touched) = session.place();
         let evicted = EvictedSession {
             place,

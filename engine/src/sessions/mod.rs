@@ -25,8 +25,8 @@
 //! | `sessions` | `evicted` | sessions that were closed and dropped because of `max_sessions` or `max_bytes` |
 //! | | `full` | sessions that were closed and dropped because of `max_traces_per_session` or `max_session_bytes`: their id starts a new session |
 //! | | `trace_not_done` | traces that were not done when their session was evicted: in no score |
-//! | `evicted_sessions` | `left` | sessions evicted to the session store |
-//! | | `returned` | evicted sessions that were restored |
+//! | `evicted_sessions` | `evicted` | sessions evicted to the session store |
+//! | | `restored` | evicted sessions that were restored |
 //! | | `lost` | evicted sessions whose bytes could not be read |
 //! | `departed_traces` | `forgotten` | over `max_departed_traces`: they may count twice |
 //! | `agents` | `forgotten` | quiet agents that were removed to make room before `agents.memory` was over |

@@ -412,7 +412,7 @@ impl<S: Stage> Worker<S> {
             self.forget(&all);
             self.unsaved.clear();
             self.out.clear();
-            self.metrics.begun_anew();
+            self.metrics.restarted();
             // The old consumer leaves the group, so that it gets no partitions while there is no new one.
             self.consumer.context().assignment.close(&self.consumer);
             self.consumer.unsubscribe();

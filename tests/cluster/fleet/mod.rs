@@ -245,7 +245,7 @@ async fn topics_that_are_made_anew_are_read_from_their_beginning() {
     let sessions = input.sessions();
     fleet.shows_sessions(0, |shown| *shown == sessions).await;
     for role in ["assemble", "score"] {
-        let gone = format!("agentgauge_fleet_records_gone_total{{role=\"{role}\"}}");
+        let gone = format!("agentgauge_fleet_records_lost_total{{role=\"{role}\"}}");
         assert!(fleet.metric(0, &gone).await > 0.0, "{role}");
     }
     fleet.stop().await;
@@ -284,7 +284,7 @@ async fn topics_that_are_made_anew_and_longer_than_before_are_read_from_their_be
     fleet.ready().await;
     let sessions = input.sessions();
     fleet.shows_sessions(0, |shown| *shown == sessions).await;
-    let gone = "agentgauge_fleet_records_gone_total{role=\"assemble\"}";
+    let gone = "agentgauge_fleet_records_lost_total{role=\"assemble\"}";
     assert!(fleet.metric(0, gone).await > 0.0);
     fleet.stop().await;
 }

@@ -71,7 +71,7 @@ fn sessions_that_left_for_want_of_room_come_back() {
     }
     equal_scores(&daemon, &expected);
     assert!(daemon.metric("agentgauge_held{what=\"sessions_evicted\"}") > 50.0);
-    assert!(daemon.metric("agentgauge_sessions_evicted_total{event=\"returned\"}") > 10.0);
+    assert!(daemon.metric("agentgauge_sessions_evicted_total{event=\"restored\"}") > 10.0);
     assert!(daemon.metric("agentgauge_store_bytes{what=\"evicted\"}") > 10_000.0);
     assert!(!daemon.get("/metrics").contains("event=\"lost\""));
     assert!(!daemon.get("/metrics").contains("limit=\"sessions_evicted\""));

@@ -150,7 +150,7 @@ def retention(binary, work, broker):
     fleet.drop(gateway, signal.SIGTERM)
     worker = fleet.join(**options)
     fleet.steady()
-    counted = value(worker.page(), 'agentgauge_fleet_records_gone_total{role="assemble"}')
+    counted = value(worker.page(), 'agentgauge_fleet_records_lost_total{role="assemble"}')
     assert len(gone) <= counted <= len(gone) + others, (counted, len(gone), others)
     fleet.sent = [body for number, body in enumerate(fleet.sent) if number not in gone]
     send(fleet, range(400, 500))
@@ -171,7 +171,7 @@ def retention(binary, work, broker):
     daemon = start()
     daemon.becomes_ready()
     daemon.reaches("kafka_records_total", 40)
-    daemon.reaches("kafka_records_gone_total", 160)
+    daemon.reaches("kafka_records_lost_total", 160)
     daemon.reaches("kafka_consumer_lag_records", 0)
     daemon.stop()
     print("the source: 160 records gone before they were read, the rest read")
