@@ -87,7 +87,8 @@ fn scenes() -> impl Strategy<Value = (Vec<Record>, Vec<Owner>, u32)> {
 }
 
 /// The spans of a record. Ids follow from its place, so that nothing replaces anything.
-fn spans(place: usize, record: &Record) -> Vec<Span> {
+fn spans(place: usize, records: &[Record]) -> Vec<Span> {
+    let record = &records[place];
     let id = |number: usize| SpanId(((place * 10 + number + 1) as u64).to_be_bytes());
     let root = SpanId([0xff; 8]);
     let base = Span {
@@ -125,10 +126,12 @@ fn spans(place: usize, record: &Record) -> Vec<Span> {
         ..base.clone()
     });
     if record.root {
+        let first = records.iter().position(|other| other.trace == record.trace).unwrap();
         let session = format!("session-{}", record.trace / 3);
         spans.push(Span {
             span_id: root,
-            start: at(0),
+            // The same whenever it is sent.
+            start: START.after(Duration::from_millis(first as u64 * 100)),
             end: at(40),
             operation: Operation::InvokeAgent,
             session: Some(SessionName {
@@ -150,13 +153,13 @@ fn assemble(scope: SessionScope) -> Assembler {
 /// Applies a record as a partition does: timers that were due first.
 fn apply(
     (stage, known): (&mut Assembler, &Learned),
-    (place, record): (usize, &Record),
+    (place, records): (usize, &[Record]),
     now: Timestamp,
 ) {
     while let Some(due) = stage.poll_timeout().filter(|due| *due <= now) {
         stage.handle_timeout(due, known);
     }
-    for span in spans(place, record) {
+    for span in spans(place, records) {
         stage.handle(Input::Span(Box::new(span)), now);
     }
 }
@@ -190,7 +193,7 @@ fn told(
         assemble.restore(rmp_serde::from_slice(saved).unwrap());
         known.restore(rmp_serde::from_slice(saved_known).unwrap());
         for place in owner.begin..owner.end {
-            apply((&mut assemble, &known), (place, &records[place]), times[place]);
+            apply((&mut assemble, &known), (place, records), times[place]);
             let updates = assemble.drain(&known);
             known.learn(assemble.lessons());
             for mut update in updates {
@@ -236,8 +239,8 @@ fn checkpoints(
         (rmp_serde::to_vec_named(&stage.save()).unwrap(), known)
     };
     let mut saved = vec![save(&stage, &known)];
-    for (place, record) in records.iter().enumerate() {
-        apply((&mut stage, &known), (place, record), times[place]);
+    for (place, time) in times.iter().enumerate() {
+        apply((&mut stage, &known), (place, records), *time);
         stage.drain(&known);
         known.learn(stage.lessons());
         saved.push(save(&stage, &known));
