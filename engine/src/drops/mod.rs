@@ -21,6 +21,7 @@
 
 mod deployments;
 mod gaps;
+mod index;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,7 @@ pub use stream::{STREAMS, Stream};
 
 use self::deployments::Deployments;
 use self::gaps::AgentGaps;
+use self::index::Index;
 use self::stream::{NO_OBJECTIVE, Value};
 use self::watch::{AgentWatch, StreamWatch};
 use super::count::Counts;
@@ -59,6 +61,8 @@ pub struct Drops {
     options: DropOptions,
     max: usize,
     watches: BTreeMap<AgentKey, AgentWatch>,
+    // Of the watches; not in a snapshot.
+    index: Index,
     gaps: AgentGaps,
     deployments: Deployments,
     // Traces that were received and are not counted yet.
@@ -113,6 +117,7 @@ impl Drops {
             options,
             max: max_agents.saturating_mul(REMEMBERED),
             watches: BTreeMap::new(),
+            index: Index::default(),
             gaps: AgentGaps::default(),
             deployments: Deployments::default(),
             waiting: Vec::new(),
@@ -145,6 +150,7 @@ impl Drops {
     pub(super) fn restore(&mut self, saved: SavedDrops) {
         let Saved { watches, gaps, deployments, shares } = saved.0;
         self.watches.extend(watches);
+        self.index = Index::of(&self.watches);
         self.gaps = gaps;
         self.deployments = deployments;
         self.shares = shares;
@@ -195,7 +201,7 @@ impl Drops {
         for agent in told.iter().filter(|agent| self.gaps.take_change(agent)) {
             ended.extend(agent.other_versions(&self.watches).map(|(other, _)| other.clone()));
         }
-        let after = told.iter().flat_map(|agent| self.versions_after(agent)).cloned();
+        let after = told.iter().flat_map(|agent| self.index.versions_after(agent)).cloned();
         let after = after.chain(ended).collect();
         // Releases the memory of a burst.
         waiting.clear();
@@ -328,7 +334,13 @@ impl Drops {
         }
         let keep = self.options.memory.saturating_mul(MEMORIES);
         let held = self.watches.len();
-        self.watches.retain(|_, watch| watch.told.after(keep) >= newest);
+        self.watches.retain(|agent, watch| {
+            let stays = watch.told.after(keep) >= newest;
+            if !stays {
+                self.index.remove(agent, watch);
+            }
+            stays
+        });
         counts.add_many("drops", "expired", (held - self.watches.len()) as u64);
         self.gaps.keep(self.watches.keys());
         let streams = self.watches.values().flat_map(|watch| watch.streams.iter());
@@ -387,10 +399,12 @@ impl Drops {
 
     /// Makes room for a new agent; returns its new watch.
     fn begin(&mut self, agent: &AgentKey, counts: &mut Counts) -> AgentWatch {
-        let before = self.latest_before(agent).map(|key| key.agent_version.clone());
+        let before = self.index.latest_before(agent).map(|key| key.agent_version.clone());
         if self.watches.len() >= self.max {
             if let Some(oldest) = self.least_missed(agent) {
-                self.watches.remove(&oldest);
+                if let Some(watch) = self.watches.remove(&oldest) {
+                    self.index.remove(&oldest, &watch);
+                }
                 if oldest.other_versions(&self.watches).next().is_none() {
                     self.gaps.forget(&oldest);
                 }
@@ -410,32 +424,14 @@ impl Drops {
     /// The agent that makes room for a new one: the one that has been silent for longest, of the tenant that then holds the most
     /// relative to its share.
     fn least_missed(&self, new: &AgentKey) -> Option<AgentKey> {
-        let tenant = |key: &AgentKey| tenant_hash(Some(&key.tenant));
-        let mut held = BTreeMap::from([(tenant(new), 1)]);
-        for key in self.watches.keys() {
-            *held.entry(tenant(key)).or_default() += 1;
+        let mut held = BTreeMap::from([(tenant_hash(Some(&new.tenant)), 1)]);
+        for (tenant, count) in self.index.held() {
+            *held.entry(tenant).or_default() += count;
         }
         let most_over_share = self.tenants.most_over_share(held.into_iter());
-        let of_greediest =
-            self.watches.iter().filter(|(key, _)| Some(tenant(key)) == most_over_share);
-        let oldest = of_greediest.min_by_key(|(key, watch)| (watch.told, *key));
+        let oldest = most_over_share.and_then(|tenant| self.index.oldest_of(tenant));
         // It may have none but the new one.
-        let oldest =
-            oldest.or_else(|| self.watches.iter().min_by_key(|(key, watch)| (watch.told, *key)));
-        oldest.map(|(key, _)| key.clone())
-    }
-
-    /// The other version of this agent that was heard of last.
-    fn latest_before<'d>(&'d self, agent: &'d AgentKey) -> Option<&'d AgentKey> {
-        let others = agent.other_versions(&self.watches);
-        others.max_by_key(|(other, watch)| (watch.told, *other)).map(|(other, _)| other)
-    }
-
-    /// The versions that began while this one was the latest.
-    fn versions_after<'d>(&'d self, agent: &'d AgentKey) -> impl Iterator<Item = &'d AgentKey> {
-        let own = &*agent.agent_version;
-        let others = agent.other_versions(&self.watches);
-        others.filter(move |(_, watch)| watch.before.as_deref() == Some(own)).map(|(key, _)| key)
+        oldest.or_else(|| self.index.oldest()).cloned()
     }
 
     /// Counts a trace or an outcome; returns the earlier versions with a drop that ended by it.
@@ -451,6 +447,7 @@ impl Drops {
             Some(watch) => watch,
             None => {
                 let begun = self.begin(agent, counts);
+                self.index.insert(agent, &begun);
                 self.watches.entry(agent.clone()).or_insert(begun)
             }
         };
@@ -473,7 +470,9 @@ impl Drops {
             let Some(own) = self.watches.get_mut(agent) else { return ended };
             watch = own;
         }
+        let heard = watch.told;
         watch.count(*at, trace, self.options.memory);
+        self.index.move_to(agent, heard, watch.told);
         if trace.is_first() {
             let arrived = Timestamp(trace.touched_unix_nano);
             self.gaps.observe(agent, arrived, self.options.memory);

@@ -962,3 +962,61 @@ fn traces_that_ended_before_the_last_one_count_at_the_same_time() {
     };
     assert!(found(60) == found(10_000));
 }
+
+#[test]
+fn versions_are_found_as_among_all_of_them_whatever_came_and_went() {
+    let agent = |number: u64| -> AgentKey {
+        let parts = AgentParts {
+            tenant: ["", "a"][usize::from(number % 7 == 0)].into(),
+            service_name: format!("{}", number % 3).into(),
+            agent_version: format!("{}", number % 11).into(),
+            environment: ["", "test"][usize::from(number % 5 == 0)].into(),
+            ..AgentParts::default()
+        };
+        parts.into()
+    };
+    let mut told = Fixture::new(6);
+    let mut hour = 1_000;
+    for step in 0..3_000_u64 {
+        let dice = xxh3_64_with_seed(&[], step);
+        // Some are late, and now and then all are silent for so long that they are forgotten.
+        hour += if dice % 400 == 0 { 50_000 } else { dice % 3 };
+        let observed = agent(dice >> 32);
+        let of = trace(hour - dice % 40, dice % 2 == 0);
+        told.drops.observe(&observed, [of], WallShift::default());
+        let after = told.drops.settle(&DriftOptions::default(), &mut told.counts);
+        let watches = &told.drops.watches;
+        assert_eq!(told.drops.index, Index::of(watches), "{step}");
+        for asked in (0..20).map(agent) {
+            let others = || asked.other_versions(watches);
+            let latest = others().max_by_key(|(other, watch)| (watch.told, *other));
+            assert_eq!(told.drops.index.latest_before(&asked), latest.map(|(other, _)| other));
+            let own = Some(&*asked.agent_version);
+            let later = others().filter(|(_, watch)| watch.before.as_deref() == own);
+            let later: Vec<&AgentKey> = later.map(|(other, _)| other).collect();
+            let found: Vec<&AgentKey> = told.drops.index.versions_after(&asked).collect();
+            assert!(found.len() == later.len() && later.iter().all(|key| found.contains(key)));
+            assert!(asked != observed || later.iter().all(|key| after.contains(key)));
+        }
+        let oldest = watches.iter().min_by_key(|(key, watch)| (watch.told, *key));
+        assert_eq!(told.drops.index.oldest(), oldest.map(|(key, _)| key));
+        if step % 500 == 499 {
+            let mut read = Fixture::new(6);
+            read.drops.restore(rmp_serde::from_slice(&told.saved()).unwrap());
+            assert_eq!(read.drops.index, told.drops.index);
+        }
+    }
+    let counts = ["forgotten", "expired"].map(|why| told.counts.get("drops", why));
+    assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+}
+
+/// Versions that are numbers of builds. If each trace looked at all of them, this would take minutes.
+#[test]
+fn a_trace_costs_as_much_with_thousands_of_versions() {
+    let mut told = Fixture::new(1_000);
+    for number in 0..20_000_u64 {
+        let version = if number < 12_000 { number % 4_000 } else { number };
+        told.observe(&version.to_string(), trace(1, number % 9 == 0));
+    }
+    assert_eq!(told.drops.watches.len(), 4_000);
+}
