@@ -52,6 +52,22 @@ pub(super) fn inflate(compression: Compression, body: Bytes, max: usize) -> Resu
     if inflated.len() > max { Err(too_large(max)) } else { Ok(inflated) }
 }
 
+/// Inflates a body that inflates to at most `bound` bytes; `None` if it inflates to more.
+///
+/// # Errors
+///
+/// Refuses a body that is not compressed as stated.
+pub(super) fn inflate_small(
+    compression: Compression,
+    body: Bytes,
+    bound: usize,
+) -> Result<Option<Bytes>, Refusal> {
+    match inflate(compression, body, bound) {
+        Err(Refusal::TooLarge { .. }) => Ok(None),
+        inflated => inflated.map(Some),
+    }
+}
+
 fn gzip(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
     if body.len() > AT_ONCE_BYTES {
         return members(body, max);

@@ -20,6 +20,7 @@ use super::admission::{Admission, Permit, RETRY_AFTER};
 use super::arrival::{Arrival, Arrivals, Pace, Source};
 use super::decode::Decoder;
 use super::entrance::{Entrance, entered};
+use super::inflate::inflate_small;
 use super::status::Failure;
 use super::{
     Batch, Compression, Encoding, Overloaded, RECORD_TOO_LARGE, Refusal, Request, RequestCounts,
@@ -121,8 +122,10 @@ const ARRIVING_SHARE: usize = 2;
 const MIN_KEPT_BYTES: usize = 32 << 10;
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
-/// The largest bodies that are decoded on the thread that read them; a compressed one can become much larger.
+/// The largest bodies, inflated, that are decoded on the thread that read them.
 const SMALL_BYTES: usize = 256 << 10;
+
+/// The largest compressed bodies that may be small: these are inflated on the thread that read them, up to that size.
 const SMALL_COMPRESSED_BYTES: usize = 4 << 10;
 
 /// The most that is read and discarded of a refused body, so that its sender gets to read the answer.
@@ -368,26 +371,50 @@ impl<S: Sink> Receiver<S> {
     async fn run(self, envelope: Envelope, received: Received) -> Result<RequestCounts, Failure> {
         let Envelope { transport, encoding, .. } = envelope;
         let Received { body, permit, turn } = received;
-        let (batch, permit) = if is_small(envelope.compression, body.len()) {
-            self.decode(envelope, body, permit)?
-        } else {
-            let thread = Arc::clone(&self.shared.decoding).acquire_owned().await;
-            let receiver = self.clone();
-            let decoded = blocking(move || {
-                let _thread = thread;
-                receiver.decode(envelope, body, permit)
-            });
-            decoded.await.unwrap_or_else(failed)?
-        };
+        let (batch, permit) = self.decode_by_size(envelope, body, permit).await?;
         Ok(self
             .hand_on(DecodedRequest { transport, batch, permit, _turn: Some(turn), encoding })
             .await?)
     }
 
+    /// Decodes a small body on the thread that read it, a larger one on a thread for that.
+    async fn decode_by_size(
+        &self,
+        envelope: Envelope,
+        body: Bytes,
+        permit: Permit,
+    ) -> Result<(Batch, Permit), Failure> {
+        if let Some(inflated) = self.small(envelope.compression, &body)? {
+            return self.decode(envelope, body, Some(inflated), permit);
+        }
+        let thread = Arc::clone(&self.shared.decoding).acquire_owned().await;
+        let receiver = self.clone();
+        let decoded = blocking(move || {
+            let _thread = thread;
+            receiver.decode(envelope, body, None, permit)
+        });
+        decoded.await.unwrap_or_else(failed)
+    }
+
+    /// The inflated body if it is too small for its decoding to be worth another thread. A body of a few bytes can inflate to a
+    /// thousand times as many.
+    fn small(&self, compression: Compression, body: &Bytes) -> Result<Option<Bytes>, Refusal> {
+        let max = match compression {
+            Compression::None => SMALL_BYTES,
+            Compression::Gzip | Compression::Zstd => SMALL_COMPRESSED_BYTES,
+        };
+        if body.len() > max {
+            return Ok(None);
+        }
+        inflate_small(compression, body.clone(), SMALL_BYTES.min(self.max_request_bytes()))
+    }
+
+    /// Decodes a body, of which `inflated` is the content if it is known.
     fn decode(
         &self,
         envelope: Envelope,
         body: Bytes,
+        inflated: Option<Bytes>,
         mut permit: Permit,
     ) -> Result<(Batch, Permit), Failure> {
         let ReceiverState { decoder, sink, now, entrance, .. } = &*self.shared;
@@ -399,7 +426,10 @@ impl<S: Sink> Receiver<S> {
             let sent = (wall != now).then_some(wall);
             Request { signal, encoding, compression, sent, tenant, body }
         });
-        let prepared = decoder.prepare(signal, encoding, compression, body.clone())?;
+        let prepared = match inflated {
+            Some(inflated) => decoder.inspect(signal, encoding, inflated)?,
+            None => decoder.prepare(signal, encoding, compression, body.clone())?,
+        };
         let estimated = prepared.estimated_bytes();
         entrance.came_to(compression, body.len(), body.len().saturating_add(estimated));
         permit.grow(estimated)?;
@@ -467,14 +497,6 @@ fn framed_bytes(first: &[u8], framing: usize) -> usize {
     usize::try_from(length).unwrap_or(usize::MAX).saturating_add(framing)
 }
 
-/// Whether a body is too small for its decoding to be worth another thread.
-fn is_small(compression: Compression, bytes: usize) -> bool {
-    match compression {
-        Compression::None => bytes <= SMALL_BYTES,
-        Compression::Gzip | Compression::Zstd => bytes <= SMALL_COMPRESSED_BYTES,
-    }
-}
-
 /// The failure of a request that was not decoded: a panic is a bug of the daemon, a thread may be available soon.
 fn failed<T>(why: NotDone) -> Result<T, Failure> {
     match why {
@@ -492,10 +514,75 @@ fn panicked() -> Failure {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::io::Write;
 
+    use prost::encoding::encode_varint;
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::engine::options::ConventionOptions;
+    use crate::ingest::LeftOut;
+    use crate::ingest::decode::IngestLimits;
+
+    #[derive(Clone)]
+    struct Ignored;
+
+    impl Sink for Ignored {
+        async fn submit(&self, _: Batch) -> Result<LeftOut, Overloaded> {
+            Ok(LeftOut::default())
+        }
+    }
+
+    impl Observe for Ignored {
+        fn received(&self, _: &'static str, _: &'static str, _: &RequestCounts) {}
+        fn refused(&self, _: &'static str) {}
+        fn waited(&self, _: &'static str) {}
+    }
+
+    fn compressed(compression: Compression, content: &[u8]) -> Vec<u8> {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        match compression {
+            Compression::None => content.to_vec(),
+            Compression::Gzip => gzip.write_all(content).and_then(|()| gzip.finish()).unwrap(),
+            Compression::Zstd => zstd::encode_all(content, 3).unwrap(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_is_decoded_on_the_thread_that_read_it_if_its_content_is_small() {
+        let decoded_on = Arc::new(Mutex::new(None));
+        let noted = Arc::clone(&decoded_on);
+        let now = move || {
+            *noted.lock().unwrap() = Some(thread::current().id());
+            Moment::default()
+        };
+        let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
+        let patience = Duration::from_secs(20);
+        let receiver = Receiver::new(decoder, Ignored, Arc::new(Ignored), Arc::new(now), patience);
+        for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
+            for (bytes, is_small) in [(10_000, true), (SMALL_BYTES, false), (2_000_000, false)] {
+                // A field that nobody knows.
+                let mut content = vec![0xfa, 0x07];
+                encode_varint(bytes as u64, &mut content);
+                content.resize(content.len() + bytes, b'x');
+                let body = compressed(compression, &content);
+                assert!(compression == Compression::None || body.len() < SMALL_COMPRESSED_BYTES);
+                let envelope = Envelope {
+                    transport: "http",
+                    signal: Signal::Traces,
+                    encoding: Encoding::Protobuf,
+                    compression,
+                    tenant: None,
+                };
+                let permit = receiver.admission().permit();
+                let decoded = receiver.decode_by_size(envelope, body.into(), permit).await;
+                assert!(decoded.is_ok());
+                let thread = decoded_on.lock().unwrap().take().unwrap();
+                let is_own = thread == thread::current().id();
+                assert_eq!(is_own, is_small, "{compression:?} {bytes}");
+            }
+        }
+    }
 
     #[tokio::test]
     async fn what_was_begun_runs_to_its_end_without_whoever_waited_for_it() {
