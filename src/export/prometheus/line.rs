@@ -68,11 +68,11 @@ fn escape(value: &str, text: &mut String) {
     }
 }
 
-/// The value of a label as it is exported: cut, with spaces for control characters, which some parsers cannot read. A value that is
-/// not whole ends in a hash of it, so that different values stay different.
+/// The value of a label as it is exported: cut, with spaces for control characters, which some parsers cannot read, and for those
+/// that change the direction of the text around them, as in a title of an alert. A value that is not whole ends in a hash of it, so
+/// that different values stay different.
 pub(in super::super) fn shown(value: &str) -> Cow<'_, str> {
-    let is_readable =
-        |c: char| c == '\n' || !(c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'));
+    let is_readable = |c: char| c == '\n' || !(c.is_control() || breaks_or_turns_text(c));
     if value.len() <= MAX_LABEL_BYTES && value.chars().all(is_readable) {
         return Cow::Borrowed(value);
     }
@@ -81,6 +81,11 @@ pub(in super::super) fn shown(value: &str) -> Cow<'_, str> {
     // Writing to a string cannot fail.
     let _ = write!(shown, "~{:08x}", xxh3_64(value.as_bytes()) >> 32);
     Cow::Owned(shown)
+}
+
+/// Whether this ends a line, or changes the direction of the text after it.
+fn breaks_or_turns_text(c: char) -> bool {
+    matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Writes a count, as the float that is nearest to it.
@@ -123,6 +128,17 @@ mod tests {
         let mut text = String::new();
         write(&mut text);
         text
+    }
+
+    #[test]
+    fn a_label_has_nothing_that_turns_the_text_after_it() {
+        let turns = ['\u{202a}', '\u{202e}', '\u{2066}', '\u{2069}'];
+        for turns in turns {
+            let value = format!("bad{turns}txt");
+            let shown = shown(&value);
+            assert!(shown.starts_with("bad txt~") && shown.len() == 7 + HASH_BYTES, "{shown:?}");
+        }
+        assert_eq!(shown("سلام\u{200d}"), "سلام\u{200d}", "others stay");
     }
 
     #[test]
