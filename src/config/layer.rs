@@ -46,6 +46,9 @@ const MIN_SIMILARITY: f64 = 0.8;
 /// The gain in similarity of a key if a part of the unknown key is its whole option.
 const SAME_OPTION: f64 = 1.0;
 
+/// The longest key that an error about TOML repeats.
+const MAX_KEY_BYTES: usize = 128;
+
 /// The prefix of variables that are meant for the daemon.
 const NEAR_PREFIX: &str = "AGENTGAUGE_";
 
@@ -63,9 +66,10 @@ pub(super) type Origins = BTreeMap<String, Origin>;
 /// The leaves of a TOML file.
 pub(super) fn file(path: &Path, text: &str) -> Result<Vec<Leaf>, ConfigError> {
     let at = |offset: usize| Origin::File { path: path.to_owned(), line: line_of(text, offset) };
-    let syntax = |error: &toml::de::Error| ConfigError::Syntax {
-        origin: at(error.span().map_or(0, |span| span.start)),
-        message: error.message().to_owned(),
+    let syntax = |error: &toml::de::Error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        let key = key_at(text, offset).map_or_else(String::new, |key| format!(" (`{key}`)"));
+        ConfigError::Syntax { origin: at(offset), message: format!("{}{key}", error.message()) }
     };
     let spans = DeTable::parse(text).map_err(|error| syntax(&error))?;
     let values: Table = text.parse().map_err(|error| syntax(&error))?;
@@ -150,6 +154,7 @@ fn in_plain_words(message: &str) -> String {
         ("expected a string", "expected a text in quotes (a duration is one, like \"10s\")"),
         ("expected a sequence", "expected a list, like [\"a\", \"b\"]"),
         ("expected a map", "expected a table"),
+        ("unit variant, expected string only", "expected a text in quotes"),
         ("expected f64", "expected a number"),
         ("expected i64", "expected a whole number"),
     ];
@@ -259,6 +264,24 @@ fn descend(
     }
 }
 
+/// The dotted key that is set on the line of a byte of the file, even if the file is not TOML; `None` if that line sets none.
+fn key_at(text: &str, offset: usize) -> Option<String> {
+    let before = &text[..text.floor_char_boundary(offset)];
+    let (above, _) = text.split_at(before.rfind('\n').map_or(0, |end| end + 1));
+    let (name, _) = text[above.len()..].lines().next()?.split_once('=')?;
+    let name = name.trim();
+    let is_plain = |c: char| c.is_alphanumeric() || "_-.\"'".contains(c);
+    if name.is_empty() || name.len() > MAX_KEY_BYTES || !name.chars().all(is_plain) {
+        return None;
+    }
+    let header = |line: &str| {
+        let header = line.trim_start().strip_prefix('[')?.trim_start_matches('[');
+        header.split_once(']').map(|(section, _)| section.trim().to_owned())
+    };
+    let section = above.lines().rev().find_map(header);
+    Some(section.map_or_else(|| name.to_owned(), |section| format!("{section}.{name}")))
+}
+
 fn line_of(text: &str, offset: usize) -> usize {
     text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
 }
@@ -285,6 +308,28 @@ mod tests {
     #[test]
     fn an_empty_section_sets_nothing() {
         assert!(file(Path::new("x.toml"), "[assemble]\n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_error_about_toml_names_the_key_of_its_line() {
+        for (text, key, line) in [
+            ("[ingest]\nmax_request_bytes = 99999999999999999999\n", "ingest.max_request_bytes", 2),
+            (
+                "[assemble]\n\n[drop]\nfalse_pages_per_quarter = 1e400",
+                "drop.false_pages_per_quarter",
+                4,
+            ),
+            ("[log]\nlevel = info\n", "log.level", 2),
+            ("[log]\nlevel = \"a\"\nlevel = \"b\"\n", "log.level", 3),
+            ("log.level = info", "log.level", 1),
+        ] {
+            let error = file(Path::new("x.toml"), text).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{key}`")), "{error}");
+            assert!(error.contains("x.toml") && error.contains(&line.to_string()), "{error}");
+        }
+        let leaves = file(Path::new("x.toml"), "[log]\nlevel = [\"info\"]\n").unwrap();
+        let error = lay(leaves).unwrap_err().to_string();
+        assert!(error.contains("log.level") && error.contains("a text in quotes"), "{error}");
     }
 
     #[test]
