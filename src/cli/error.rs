@@ -58,6 +58,11 @@ pub enum CliError {
         "the disk of `store.directory` failed to sync, and nothing was acknowledged after that: check the disk, then start again"
     )]
     Sync,
+    /// At the stop files of the store were gone, and no last snapshot could be written in their place.
+    #[error(
+        "files in `store.directory` are gone and no last snapshot could be written in their place, so not all that was acknowledged is stored: if it was moved, put the directory back before the next start"
+    )]
+    Lost,
     /// A task of the daemon panicked, or a worker of its cluster cannot continue.
     #[error(
         "a task of the daemon has failed ({task}), and the daemon cannot run without it: restart it; the log has the reason, and if it panicked, please report it"
@@ -161,6 +166,7 @@ impl CliError {
             | Self::Start(_)
             | Self::Stop { .. }
             | Self::Sync
+            | Self::Lost
             | Self::Task { .. }
             | Self::Runtime(_)
             | Self::Output(_)

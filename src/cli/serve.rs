@@ -81,7 +81,8 @@ const MAX_STOP: Duration = Duration::from_secs(40);
 fn stop(runtime: &Runtime, daemon: Daemon, limit: Duration) -> Result<(), CliError> {
     let step = daemon.stop_step();
     match within(runtime, daemon.stop(), limit) {
-        Ok(()) => tracing::info!("stopped"),
+        Ok(None) => tracing::info!("stopped"),
+        Ok(Some(failed)) => return Err(failed.into()),
         Err(RecvTimeoutError::Timeout) => {
             let left = *step.borrow();
             return Err(CliError::Stop { limit, left });
@@ -92,15 +93,14 @@ fn stop(runtime: &Runtime, daemon: Daemon, limit: Duration) -> Result<(), CliErr
 }
 
 /// Runs a future to its end, if it ends within the limit.
-fn within(
+fn within<T: Send + 'static>(
     runtime: &Runtime,
-    run: impl Future<Output = ()> + Send + 'static,
+    run: impl Future<Output = T> + Send + 'static,
     limit: Duration,
-) -> Result<(), RecvTimeoutError> {
+) -> Result<T, RecvTimeoutError> {
     let (done, ends) = std::sync::mpsc::channel();
     runtime.spawn(async move {
-        run.await;
-        let _ = done.send(());
+        let _ = done.send(run.await);
     });
     ends.recv_timeout(limit)
 }
@@ -110,6 +110,7 @@ impl From<Failed> for CliError {
         match failed {
             Failed::Sync => Self::Sync,
             Failed::Task(task) => Self::Task { task },
+            Failed::Lost => Self::Lost,
         }
     }
 }

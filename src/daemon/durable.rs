@@ -150,6 +150,7 @@ fn overloaded(why: Refused) -> Overloaded {
         Refused::Budget => Lacks::Budget,
         Refused::Disk => Lacks::Disk,
         Refused::Write | Refused::Stopped => Lacks::Store,
+        Refused::Directory => Lacks::Directory,
         Refused::Busy => Lacks::Turn,
     };
     Overloaded { retry_after: RETRY_AFTER, lacks }

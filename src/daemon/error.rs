@@ -94,6 +94,8 @@ pub enum Failed {
     Sync,
     /// The task with this name panicked.
     Task(&'static str),
+    /// At the stop files of the store were gone, and no last snapshot could be written in their place.
+    Lost,
 }
 
 /// What may help if an address cannot be listened on.

@@ -96,7 +96,14 @@ struct LocalStages {
     router: Router,
     epoch: Arc<AtomicU64>,
     flushed: watch::Receiver<u64>,
-    snapshots: Option<(watch::Sender<bool>, JoinHandle<()>)>,
+    snapshots: Option<SnapshotTask>,
+}
+
+/// The task that writes snapshots: what stops it, and whether it then lost what was acknowledged.
+struct SnapshotTask {
+    stop: watch::Sender<bool>,
+    lost: watch::Receiver<bool>,
+    task: JoinHandle<()>,
 }
 
 /// The open listeners of a daemon.
@@ -218,7 +225,9 @@ impl Daemon {
         let snapshots = snapshots.map(|snapshots| {
             let stream = Stream { router: router.clone(), epoch: epoch.clone(), saved, pace };
             let (stop, stopping) = watch::channel(false);
-            (stop, health.vital.spawn("snapshots", snapshots.run(stream, stopping)))
+            let (lose, lost) = watch::channel(false);
+            let task = health.vital.spawn("snapshots", snapshots.run(stream, stopping, lose));
+            SnapshotTask { stop, lost, task }
         });
         late_router.open(router.clone());
         let kafka = source(config, &receiver, &health, &stopping)?;
@@ -283,15 +292,15 @@ impl Daemon {
         }
     }
 
-    /// Stops accepting, lets requests in flight finish, and waits until they are applied.
-    pub async fn stop(mut self) {
+    /// Stops accepting, lets requests in flight finish, and waits until they are applied; returns what failed.
+    pub async fn stop(mut self) -> Option<Failed> {
         self.shutdown.send_replace(true);
         self.stop_step.send_replace("requests and calls that are under way have not ended");
         for source in std::mem::take(&mut self.sources) {
             // A source that panicked has nothing left to finish.
             let _ = source.await;
         }
-        match &mut self.work {
+        let failed = match &mut self.work {
             Work::Local(stages) => stages.end(&self.stop_step).await,
             #[cfg(feature = "kafka")]
             Work::Shared(workers, stop) => {
@@ -300,8 +309,9 @@ impl Daemon {
                 );
                 stop.send_replace(true);
                 workers.end().await;
+                None
             }
-        }
+        };
         let tasks = std::mem::take(&mut self.tasks);
         self.stop_step.send_replace("not every task has ended");
         // This drops the last senders: the tasks end one after the other as their channels close.
@@ -309,6 +319,7 @@ impl Daemon {
         for task in tasks {
             let _ = task.await;
         }
+        failed
     }
 }
 
@@ -322,15 +333,16 @@ impl LocalStages {
         let _ = self.flushed.clone().wait_for(|flushed| *flushed >= epoch).await;
     }
 
-    async fn end(&mut self, step: &watch::Sender<&'static str>) {
+    async fn end(&mut self, step: &watch::Sender<&'static str>) -> Option<Failed> {
         step.send_replace("what was acknowledged is not applied; with a store it is in the log");
         self.flush().await;
         step.send_replace("the last snapshot is not written, so the next start replays the log");
-        if let Some((stop, task)) = self.snapshots.take() {
-            stop.send_replace(true);
-            // If the last snapshot fails, the next start replays more.
-            let _ = task.await;
-        }
+        let SnapshotTask { stop, lost, task } = self.snapshots.take()?;
+        stop.send_replace(true);
+        // If the last snapshot fails, the next start replays more, provided that the log is there.
+        let _ = task.await;
+        let lost = *lost.borrow();
+        lost.then_some(Failed::Lost)
     }
 }
 

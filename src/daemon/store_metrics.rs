@@ -28,7 +28,7 @@ metrics! {
             "1 while the last snapshot could not be written, else 0."),
         unapplied: IntGauge = gauge("store_replay_records", "Records that a restart would replay."),
         failing: IntGauge = gauge("store_failing",
-            "1 while records cannot be written because the disk is full or fails, else 0."),
+            "1 while records cannot be written because the disk is full or fails, or the directory is gone, else 0."),
     }
 }
 

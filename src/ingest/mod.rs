@@ -219,6 +219,9 @@ pub enum Lacks {
     /// A store that can be written.
     #[error("`store.directory` cannot be written")]
     Store,
+    /// The store's directory.
+    #[error("the directory of `store.directory` is not there")]
+    Directory,
     /// Brokers that take records.
     #[error("the Kafka brokers (`kafka.brokers`) do not accept records")]
     Brokers,
@@ -231,7 +234,7 @@ impl Lacks {
             Self::Turn => "overloaded",
             Self::Budget => "store_full",
             Self::Disk => "disk_full",
-            Self::Store => "store_failed",
+            Self::Store | Self::Directory => "store_failed",
             Self::Brokers => "brokers_failed",
         }
     }

@@ -118,8 +118,8 @@ impl Committer {
         answer.await.unwrap_or(Err(Refused::Stopped))
     }
 
-    /// Checks that all files exist, among them the snapshot after record `last`; false if another process removed one, so that only
-    /// a new snapshot is complete.
+    /// Checks that all files exist, among them the snapshot after record `last`; false if another process removed one, or the
+    /// directory, so that only a new snapshot is complete.
     pub async fn is_whole(&self, last: u64) -> bool {
         let (reply, answer) = oneshot::channel();
         // A thread that has ended, or is busy, does not check.
@@ -227,6 +227,11 @@ impl Writer {
     }
 
     fn is_whole(&mut self, last: u64) -> bool {
+        if self.log.find_directory() == Err(Refused::Directory) {
+            // Noted although nothing may arrive that would be refused.
+            self.watch.refused(0, 0, Refused::Directory);
+            return false;
+        }
         // A directory that cannot be read is checked again.
         let missing = self.log.missing(last).unwrap_or_default();
         missing.iter().for_each(|name| self.watch.missing(name));

@@ -5,6 +5,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A directory.
 pub trait Disk: Send + Sync {
@@ -71,6 +72,15 @@ pub trait Disk: Send + Sync {
     /// Fails if the system does; changes of names since the last sync may then be lost.
     fn sync_names(&self) -> io::Result<()>;
 
+    /// Whether this is still the directory that was opened; false if it was removed, renamed or replaced by another one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does.
+    fn is_there(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
     /// The path of a file for error messages.
     fn path(&self, name: &str) -> PathBuf;
 }
@@ -92,9 +102,19 @@ pub trait DiskFile: Write + Send {
     fn cut(&mut self, bytes: u64) -> io::Result<()>;
 }
 
-/// A directory of the file system. Only the owner may read its files, as requests hold prompts.
+/// A directory of the file system. Only the owner may read its files, as requests hold prompts. If it is renamed or replaced, every
+/// call fails until it is back: another directory at its path belongs to somebody else.
 #[derive(Clone, Debug)]
-pub struct Folder(PathBuf);
+pub struct Folder {
+    path: PathBuf,
+    // `None` if the system does not identify directories.
+    identity: Option<Identity>,
+    // Held open, so that no other directory gets its identity.
+    _opened: Option<Arc<File>>,
+}
+
+/// The device and the inode of a directory.
+type Identity = (u64, u64);
 
 impl Folder {
     /// The directory at `path`, which is created if it is missing; its name is then safe.
@@ -109,8 +129,39 @@ impl Folder {
 
     /// The existing directory at `path`.
     pub(super) fn there(path: &Path) -> Self {
-        Self(path.to_owned())
+        let opened = File::open(path).ok();
+        let metadata = opened.as_ref().and_then(|opened| opened.metadata().ok());
+        let identity = metadata.as_ref().and_then(identity);
+        Self { path: path.to_owned(), identity, _opened: opened.map(Arc::new) }
     }
+
+    /// The path of a file, for access to it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the directory is not the one that was opened.
+    fn at(&self, name: &str) -> io::Result<PathBuf> {
+        if self.is_there()? { Ok(self.path.join(name)) } else { Err(replaced()) }
+    }
+}
+
+/// The identity of a directory; `None` if the system has none.
+fn identity(metadata: &fs::Metadata) -> Option<Identity> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        Some((metadata.dev(), metadata.ino()))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = metadata;
+        None
+    }
+}
+
+fn replaced() -> io::Error {
+    let why = "the directory was removed, renamed or replaced";
+    io::Error::new(io::ErrorKind::NotFound, why)
 }
 
 /// Creates a directory, and those above it, if they are missing; `sync` makes their names safe, which are in the directories above
@@ -148,15 +199,15 @@ pub(super) fn private(path: &Path, truncate: bool) -> io::Result<File> {
 
 impl Disk for Folder {
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(private(&self.path(name), true)?))
+        Ok(Box::new(private(&self.at(name)?, true)?))
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn Read + Send>> {
-        Ok(Box::new(File::open(self.path(name))?))
+        Ok(Box::new(File::open(self.at(name)?)?))
     }
 
     fn read_at(&self, name: &str, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
-        let mut file = File::open(self.path(name))?;
+        let mut file = File::open(self.at(name)?)?;
         file.seek(SeekFrom::Start(at))?;
         let mut found = vec![0; bytes];
         file.read_exact(&mut found)?;
@@ -164,20 +215,20 @@ impl Disk for Folder {
     }
 
     fn write_at(&self, name: &str, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).open(self.path(name))?;
+        let mut file = OpenOptions::new().write(true).open(self.at(name)?)?;
         file.seek(SeekFrom::Start(at))?;
         file.write_all(bytes)
     }
 
     fn truncate(&self, name: &str, bytes: u64) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).open(self.path(name))?;
+        let file = OpenOptions::new().write(true).open(self.at(name)?)?;
         file.set_len(bytes)?;
         file.sync_all()
     }
 
     fn list(&self) -> io::Result<Vec<(String, u64)>> {
         let mut files = Vec::new();
-        for entry in fs::read_dir(&self.0)? {
+        for entry in fs::read_dir(self.at("")?)? {
             let entry = entry?;
             // A link stands for its file, as when it is opened; a dangling link stands for nothing.
             let Ok(metadata) = fs::metadata(entry.path()) else { continue };
@@ -190,19 +241,28 @@ impl Disk for Folder {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.path(from), self.path(to))
+        fs::rename(self.at(from)?, self.at(to)?)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.path(name))
+        fs::remove_file(self.at(name)?)
     }
 
     fn sync_names(&self) -> io::Result<()> {
-        sync_directory(&self.0)
+        sync_directory(&self.at("")?)
+    }
+
+    fn is_there(&self) -> io::Result<bool> {
+        let absent = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+        match fs::metadata(&self.path) {
+            Ok(found) => Ok(self.identity.is_none() || identity(&found) == self.identity),
+            Err(error) if absent.contains(&error.kind()) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.path.join(name)
     }
 }
 
@@ -232,7 +292,7 @@ mod tests {
         link(&kept, "end.marks");
         link(&elsewhere.path().join("gone"), "snapshot");
         link(elsewhere.path(), "folder");
-        let disk = Folder(folder.path().to_owned());
+        let disk = Folder::there(folder.path());
         assert_eq!(disk.list().unwrap(), [("end.marks".to_owned(), 5)]);
     }
 

@@ -99,6 +99,11 @@ pub enum Refused {
     /// The system failed to write it; another attempt can succeed.
     #[error("the store cannot be written")]
     Write,
+    /// The directory of the store is not at its path; it may come back.
+    #[error(
+        "the directory of `store.directory` was removed, renamed or replaced (put it back, or restart the daemon)"
+    )]
+    Directory,
     /// Too many records wait.
     #[error("too many records are waiting to be written")]
     Busy,
@@ -131,9 +136,9 @@ impl Refused {
         if full.contains(&error.kind()) { Self::Disk } else { Self::Write }
     }
 
-    /// Whether the cause is the disk: it is full, or it fails.
+    /// Whether the cause is the disk: it is full, or it fails, or the directory is gone.
     pub fn is_of_disk(self) -> bool {
-        matches!(self, Self::Disk | Self::Write | Self::Stopped)
+        matches!(self, Self::Disk | Self::Write | Self::Directory | Self::Stopped)
     }
 
     /// Its name as a label value.
@@ -142,6 +147,7 @@ impl Refused {
             Self::Budget => "budget",
             Self::Disk => "disk_full",
             Self::Write => "write",
+            Self::Directory => "directory",
             Self::Busy => "busy",
             Self::Stopped => "stopped",
         }

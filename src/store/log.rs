@@ -134,6 +134,15 @@ impl Log {
         if self.stopped { Err(Refused::Stopped) } else { Ok(()) }
     }
 
+    /// Checks that the directory is still the one that was opened: what is written to the open file of another one is lost.
+    pub(crate) fn find_directory(&self) -> Result<(), Refused> {
+        match self.disk.is_there() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Refused::Directory),
+            Err(error) => Err(self.refusal(&error)),
+        }
+    }
+
     /// Finds files that were removed by others, among them the snapshot after record `last`, and continues without them; returns
     /// their names. A lost part of the log is missing until there is a new snapshot; sessions in a lost file of evicted ones are
     /// lost for good.
@@ -181,8 +190,9 @@ impl Log {
         self.disk.sync_names()
     }
 
-    /// Makes sure that a segment is open for the next write.
+    /// Makes sure that the directory is there, and a segment is open for the next write.
     fn make_ready(&mut self) -> Result<(), Refused> {
+        self.find_directory()?;
         let full = self.segments.back().is_none_or(|segment| {
             segment.bytes > FILE_HEAD as u64 && segment.bytes >= self.segment_bytes
         });

@@ -95,8 +95,14 @@ impl Snapshots {
         Arc::new(move || metrics.fails().map_or(Ok(()), |failure| Err(failure.why.to_string())))
     }
 
-    /// Writes snapshots until `stopping` is set, and then a last one, so that the next start has nothing to replay.
-    pub(super) async fn run(mut self, mut stream: Stream, mut stopping: watch::Receiver<bool>) {
+    /// Writes snapshots until `stopping` is set, and then a last one, so that the next start has nothing to replay. Sets `lost` if
+    /// that one cannot be written although files are gone, so that the log cannot be replayed either.
+    pub(super) async fn run(
+        mut self,
+        mut stream: Stream,
+        mut stopping: watch::Receiver<bool>,
+        lost: watch::Sender<bool>,
+    ) {
         self.course.looked = self.clock.elapsed();
         loop {
             let stop = tokio::select! {
@@ -105,6 +111,7 @@ impl Snapshots {
             };
             self.look(&mut stream, stop).await;
             if stop {
+                lost.send_replace(self.course.incomplete && self.course.failed.is_some());
                 return;
             }
         }
@@ -122,7 +129,9 @@ impl Snapshots {
         if let Some(failure) = self.metrics.fails().filter(|_| !last) {
             self.probe(failure.bytes).await;
         }
-        if last || lacks_files || is_due {
+        // Without the directory nothing can be written.
+        let is_gone = self.metrics.fails().is_some_and(|it| it.why == Refused::Directory);
+        if last || (!is_gone && (lacks_files || is_due)) {
             self.take(stream).await;
         }
     }

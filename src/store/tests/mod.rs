@@ -305,6 +305,37 @@ fn an_end_that_is_gone_is_missed_and_counted_once() {
 }
 
 #[test]
+fn a_directory_that_is_renamed_or_replaced_takes_nothing_until_it_is_back() {
+    let parent = tempfile::tempdir().unwrap();
+    let [store, away, other] = ["store", "away", "other"].map(|name| parent.path().join(name));
+    let folder = || Arc::new(Folder::new(&store).unwrap());
+    let opened = Opened::open(folder(), &options()).unwrap();
+    let (disk, budget) = (Arc::clone(opened.disk()), Arc::clone(opened.budget()));
+    let mut log = opened.into_log();
+    let mut held = vec![b"first".to_vec()];
+    append(&mut log, &held).unwrap();
+    std::fs::rename(&store, &away).unwrap();
+    let refuses = |log: &mut Log| {
+        assert_eq!(append(log, &vec![b"refused".to_vec()]), Err(Refused::Directory));
+        assert_eq!(log.probe(1), Err(Refused::Directory));
+        assert!(SnapshotWriter::begin(Arc::clone(&disk), Arc::clone(&budget), 1).is_err());
+    };
+    refuses(&mut log);
+    std::fs::create_dir(&store).unwrap();
+    refuses(&mut log);
+    assert_eq!(std::fs::read_dir(&store).unwrap().count(), 0, "it belongs to somebody else");
+    std::fs::rename(&store, &other).unwrap();
+    std::fs::rename(&away, &store).unwrap();
+    append(&mut log, &vec![b"second".to_vec()]).unwrap();
+    held.push(b"second".to_vec());
+    drop(log);
+    let opened = Opened::open(folder(), &options()).unwrap();
+    let found = opened.recovery.replay(opened.disk().as_ref());
+    let found: Payloads = found.map(|it| it.unwrap().1.payload.to_vec()).collect();
+    assert_eq!(found, held);
+}
+
+#[test]
 fn marks_that_are_gone_are_missed_and_made_anew() {
     let (disk, held) = written(12);
     let skip = StoreOptions { damaged_records: DamagedRecords::Skip, ..options() };

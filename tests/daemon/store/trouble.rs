@@ -133,42 +133,86 @@ fn a_full_disk_refuses_for_now_and_loses_nothing_when_there_is_room_again() {
 fn a_directory_that_was_away_for_a_while_is_used_again() {
     let parent = tempfile::tempdir().unwrap();
     let (store, away) = (parent.path().join("store"), parent.path().join("away"));
-    // A snapshot is tried again as soon as something comes.
-    let daemon = Daemon::start(&store, &[("AGENTGAUGE__STORE__SNAPSHOT_SPANS", "10")]);
+    let mut inner = command(&store, &[("AGENTGAUGE__STORE__SNAPSHOT_SPANS", "10")]);
+    let mut daemon = Daemon::of(inner.stderr(Stdio::piped()).spawn().unwrap());
     let (base, mut acknowledged) = (now(), 0);
     let mut sends = |daemon: &Daemon| {
-        let (status, _) = post(&daemon.otlp_http, &request(acknowledged, base)).unwrap();
+        let (status, answer) = post(&daemon.otlp_http, &request(acknowledged, base)).unwrap();
         acknowledged += usize::from(status == 200);
-        (status, acknowledged)
+        (status, answer, acknowledged)
     };
-    sends(&daemon);
-    fs::rename(&store, &away).unwrap();
-    let snapshots = |daemon: &Daemon, outcome: &str| {
-        sum(&daemon.get("/metrics"), "agentgauge_store_snapshots_total", outcome)
-    };
-    // The log continues in the open file, up to the size of a segment.
+    for round in 0..3 {
+        assert_eq!(sends(&daemon).0, 200);
+        fs::rename(&store, &away).unwrap();
+        if round == 1 {
+            // Another one in its place is not its own.
+            fs::create_dir(&store).unwrap();
+        }
+        if round < 2 {
+            let (status, answer, _) = sends(&daemon);
+            assert!(status == 503 && answer.contains("`store.directory` is not there"), "{answer}");
+        }
+        // It is noticed although nothing arrives.
+        until(|| !daemon.is_ready());
+        assert!(daemon.get("/readyz").contains("`store.directory` was removed, renamed"));
+        assert!(daemon.metric("agentgauge_store_failing") > 0.5);
+        if round == 1 {
+            assert_eq!(fs::read_dir(&store).unwrap().count(), 0, "it is somebody else's");
+            fs::remove_dir(&store).unwrap();
+        }
+        fs::rename(&away, &store).unwrap();
+        until(|| daemon.is_ready());
+    }
+    assert!(daemon.metric("agentgauge_store_refused_total{reason=\"directory\"}") > 1.5);
+    let snapshots = |label| sum(&daemon.get("/metrics"), "agentgauge_store_snapshots_total", label);
+    let (begun, before) = (now(), snapshots("written"));
     until(|| {
         for _ in 0..20 {
             sends(&daemon);
         }
-        snapshots(&daemon, "failed") > 3
+        snapshots("written") > before
     });
-    fs::rename(&away, &store).unwrap();
-    until(|| sends(&daemon).0 == 200);
-    let (begun, before) = (now(), snapshots(&daemon, "written"));
-    until(|| {
-        for _ in 0..20 {
-            sends(&daemon);
-        }
-        snapshots(&daemon, "written") > before
-    });
-    let (_, acknowledged) = sends(&daemon);
-    daemon.ends_well();
+    let acknowledged = sends(&daemon).2;
+    daemon.signal("-TERM");
+    assert_eq!(daemon.process.wait().unwrap().code(), Some(0));
     // A snapshot that lacks a section waits for it for a minute.
     assert!(now() - begun < 50_000_000_000, "{} ns", now() - begun);
+    let mut said = String::new();
+    daemon.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let refusals = said.lines().filter(|line| line.contains("requests are refused until")).count();
+    assert_eq!(refusals, 3, "{said}");
     let daemon = Daemon::start(&store, &[]);
     let shown = traces(&daemon.sessions());
     assert!((0..acknowledged).all(|number| shown.contains(&(number / 2))), "{shown:?}");
+}
+
+#[test]
+fn a_stop_without_the_directory_is_an_error() {
+    let parent = tempfile::tempdir().unwrap();
+    let (store, away) = (parent.path().join("store"), parent.path().join("away"));
+    for is_replaced in [false, true] {
+        let mut inner = command(&store, &[]);
+        let mut daemon = Daemon::of(inner.stderr(Stdio::piped()).spawn().unwrap());
+        assert_eq!(post(&daemon.otlp_http, &request(0, now())).unwrap().0, 200);
+        fs::rename(&store, &away).unwrap();
+        if is_replaced {
+            fs::create_dir(&store).unwrap();
+        }
+        daemon.signal("-TERM");
+        assert_eq!(daemon.process.wait().unwrap().code(), Some(1));
+        let mut said = String::new();
+        daemon.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(said.contains("put the directory back before the next start"), "{said}");
+        drop(daemon);
+        if is_replaced {
+            assert_eq!(fs::read_dir(&store).unwrap().count(), 0, "it is somebody else's");
+            fs::remove_dir(&store).unwrap();
+        }
+        fs::rename(&away, &store).unwrap();
+        let daemon = Daemon::start(&store, &[]);
+        assert_eq!(traces(&daemon.sessions()), [0].into());
+        daemon.ends_well();
+    }
 }
 
 #[test]
