@@ -374,6 +374,9 @@ pub(super) fn recover_from(
     let metrics = StoreMetrics::new(registry, clock.clone(), Arc::clone(opened.budget()))?;
     let took = clock.elapsed().saturating_sub(begun);
     metrics.recovered(&opened.recovery.found, replayed, took);
+    if opened.is_full {
+        metrics.fell_short(0, Refused::Disk);
+    }
     let found = opened.recovery.found;
     tracing::info!(
         records = replayed,

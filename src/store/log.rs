@@ -29,7 +29,8 @@ pub(crate) struct Log {
     file: Option<Box<dyn DiskFile>>,
     next: u64,
     acknowledged: u64,
-    marks: Marks,
+    // `None` until there was room to begin them; the marks of the previous process are true until then.
+    marks: Option<Marks>,
     group: Vec<u8>,
     stopped: bool,
 }
@@ -58,16 +59,14 @@ impl Segment {
 }
 
 impl Log {
-    /// Opens the log with a new segment after the recovered ones.
-    pub(super) fn open(
+    /// The log after the recovered segments; nothing is written until it begins.
+    pub(super) fn new(
         disk: Arc<dyn Disk>,
         options: &StoreOptions,
         recovery: &Recovery,
         budget: Arc<Budget>,
-    ) -> Result<Self, StoreError> {
-        let marks = Marks::begin(disk.as_ref(), recovery.next() - 1)
-            .map_err(StoreError::write(disk.path(MARKS)))?;
-        let mut log = Self {
+    ) -> Self {
+        let log = Self {
             disk,
             budget,
             fsync: options.durability == Durability::Fsync,
@@ -76,16 +75,37 @@ impl Log {
             file: None,
             next: recovery.next(),
             acknowledged: recovery.next() - 1,
-            marks,
+            marks: None,
             group: Vec::new(),
             stopped: false,
         };
-        log.roll().map_err(|source| {
-            let segment = Segment { first: log.next, salt: 0, bytes: 0 };
-            StoreError::write(log.disk.path(&segment.name()))(source)
-        })?;
         log.measure();
-        Ok(log)
+        log
+    }
+
+    /// Begins a file of marks and a segment, if this was not done yet. The first append does so, too.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does.
+    pub(super) fn begin(&mut self) -> Result<(), StoreError> {
+        self.begin_marks().map_err(StoreError::write(self.disk.path(MARKS)))?;
+        if self.file.is_none() {
+            self.roll().map_err(|source| {
+                let segment = Segment { first: self.next, salt: 0, bytes: 0 };
+                StoreError::write(self.disk.path(&segment.name()))(source)
+            })?;
+        }
+        self.measure();
+        Ok(())
+    }
+
+    /// Begins a file of marks, if there was no room for it yet.
+    fn begin_marks(&mut self) -> io::Result<()> {
+        if self.marks.is_none() {
+            self.marks = Some(Marks::begin(self.disk.as_ref(), self.acknowledged)?);
+        }
+        Ok(())
     }
 
     /// Appends a group; returns the sequence number of its first record. If it fails, nothing of the group is in the log, or the
@@ -113,7 +133,9 @@ impl Log {
             self.sync()?;
         }
         self.acknowledged = self.next - 1;
-        self.marks.set(self.disk.as_ref(), self.acknowledged);
+        if let Some(marks) = &mut self.marks {
+            marks.set(self.disk.as_ref(), self.acknowledged);
+        }
         self.budget.add_written(bytes);
         self.measure();
         Ok(first)
@@ -162,7 +184,7 @@ impl Log {
         if !is_there(MARKS)
             && let Ok(anew) = Marks::begin(self.disk.as_ref(), self.acknowledged)
         {
-            self.marks = anew;
+            self.marks = Some(anew);
         }
         Ok(missing)
     }
@@ -179,8 +201,13 @@ impl Log {
 
     /// Removes the segments without a record after `seq`; the one that is written to stays.
     pub(crate) fn release(&mut self, seq: u64) -> io::Result<()> {
-        while let (Some(first), Some(second)) = (self.segments.front(), self.segments.get(1)) {
-            if second.first > seq.saturating_add(1) {
+        while let Some(first) = self.segments.front() {
+            let end = match self.segments.get(1) {
+                Some(second) => second.first,
+                None if self.file.is_none() => self.next,
+                None => break,
+            };
+            if end > seq.saturating_add(1) {
                 break;
             }
             self.disk.remove(&first.name())?;
@@ -190,9 +217,11 @@ impl Log {
         self.disk.sync_names()
     }
 
-    /// Makes sure that the directory is there, and a segment is open for the next write.
+    /// Makes sure that the directory is there, the marks are begun, and a segment is open for the next write.
     fn make_ready(&mut self) -> Result<(), Refused> {
         self.find_directory()?;
+        let begun = self.begin_marks();
+        begun.map_err(|error| self.refusal(&error))?;
         let full = self.segments.back().is_none_or(|segment| {
             segment.bytes > FILE_HEAD as u64 && segment.bytes >= self.segment_bytes
         });

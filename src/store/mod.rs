@@ -49,13 +49,15 @@ use self::log::Log;
 pub struct Opened {
     /// What was recovered; it has to be replayed before anything is appended.
     pub recovery: Recovery,
+    /// Whether the disk has no room for a single record, so that the log is not begun yet.
+    pub is_full: bool,
     log: Log,
     budget: Arc<Budget>,
     disk: Arc<dyn Disk>,
 }
 
 impl Opened {
-    /// Reads the directory, mends the end of its log, and begins a new segment.
+    /// Reads the directory, mends the end of its log, and begins a new segment, if the disk has room for it: the start of an existing store takes no byte.
     ///
     /// # Errors
     ///
@@ -65,17 +67,24 @@ impl Opened {
         let budget = Arc::new(Budget::new(options.max_bytes));
         // This also removes the files of an unfinished snapshot.
         budget.set_snapshots(snapshot::sizes(disk.as_ref())?);
-        let open =
-            |recovery: &_| Log::open(Arc::clone(&disk), options, recovery, Arc::clone(&budget));
-        let log = match open(&recovery) {
-            // The disk may be full only because of the store's own unneeded files.
-            Err(error) if error.is_full_disk() && recovery.make_room(disk.as_ref(), &budget)? => {
-                open(&recovery)?
-            }
-            opened => opened?,
-        };
+        let new =
+            |recovery: &_| Log::new(Arc::clone(&disk), options, recovery, Arc::clone(&budget));
+        let is_full =
+            |begun: &Result<(), StoreError>| begun.as_ref().is_err_and(StoreError::is_full_disk);
+        let mut log = new(&recovery);
+        let mut begun = log.begin();
+        // The disk may be full only because of the store's own unneeded files.
+        if is_full(&begun) && recovery.make_room(disk.as_ref(), &budget)? {
+            log = new(&recovery);
+            begun = log.begin();
+        }
+        // Without marks the next start could not tell whether the log lost its end.
+        let is_full = is_full(&begun) && mark::last(disk.as_ref()).is_some();
+        if !is_full {
+            begun?;
+        }
         budget.add_written(budget.log());
-        Ok(Self { recovery, log, budget, disk })
+        Ok(Self { recovery, is_full, log, budget, disk })
     }
 
     /// The disk of the store.

@@ -53,9 +53,12 @@ impl SnapshotWriter {
     ///
     /// Fails if the system does.
     pub fn begin(disk: Arc<dyn Disk>, budget: Arc<Budget>, seq: u64) -> io::Result<Self> {
-        let mut file = disk.create(&part_name(seq))?;
-        file.write_all(&head(SNAPSHOT_MAGIC, seq))?;
-        Ok(Self { disk, budget, file, seq, frames: 0, bytes: FILE_HEAD as u64, finished: false })
+        let file = disk.create(&part_name(seq))?;
+        let (frames, bytes) = (0, FILE_HEAD as u64);
+        // It removes the file if the head cannot be written.
+        let mut writer = Self { disk, budget, file, seq, frames, bytes, finished: false };
+        writer.file.write_all(&head(SNAPSHOT_MAGIC, seq))?;
+        Ok(writer)
     }
 
     /// Adds a section.

@@ -108,7 +108,11 @@ fn live(disk: &Simulated, dice: &mut Dice, opened: Opened, held: &mut Payloads) 
 fn restart(disk: &Simulated, dice: &mut Dice, options: &StoreOptions) -> (Opened, Payloads) {
     loop {
         disk.power_loss(dice);
-        disk.limit(None);
+        let files = disk.list().unwrap();
+        let used = files.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        // A new store takes some room.
+        let is_full = dice.roll(5) == 0 && files.iter().any(|(name, _)| name == "end.marks");
+        disk.limit(is_full.then(|| usize::try_from(used).unwrap()));
         let crashes = dice.roll(3) == 0;
         disk.crash_after(crashes.then(|| 1 + dice.roll(12)));
         match open(disk, options) {
@@ -563,6 +567,37 @@ fn a_start_on_a_disk_that_the_store_has_filled_lets_go_of_what_is_not_needed() {
         .filter_map(|(name, bytes)| name.starts_with("snapshot-").then_some(bytes))
         .collect();
     assert_eq!(snapshots, [opened.budget().snapshots()]);
+}
+
+#[test]
+fn a_start_on_a_disk_without_a_single_byte_succeeds_and_takes_records_once_there_is_room() {
+    let (disk, mut held) = written(12);
+    let used: u64 = disk.list().unwrap().iter().map(|(_, bytes)| bytes).sum();
+    let used = usize::try_from(used).unwrap();
+    disk.limit(Some(used));
+    let mut log = None;
+    for _ in 0..3 {
+        let (opened, found) = open(&disk, &options()).unwrap();
+        assert!(found == held && opened.is_full);
+        let budget = Arc::clone(opened.budget());
+        let mut opened = opened.into_log();
+        assert_eq!(append(&mut opened, &vec![b"refused".to_vec()]), Err(Refused::Disk));
+        assert!(!snap(&disk, &budget, &mut opened, &held));
+        assert!(disk.list().unwrap().iter().all(|(name, _)| !name.starts_with("snapshot-")));
+        log = Some((opened, budget));
+    }
+    let (mut log, budget) = log.unwrap();
+    // There is room for snapshots alone, which make all of the log superfluous.
+    let state = held.iter().map(|payload| payload.len() + 1).sum::<usize>() + 100;
+    disk.limit(Some(used + 2 * state));
+    assert!(snap(&disk, &budget, &mut log, &held) && log.release(held.len() as u64).is_ok());
+    assert_eq!((logs(&disk), budget.log()), (Vec::new(), 0));
+    append(&mut log, &vec![b"taken".to_vec()]).unwrap();
+    held.push(b"taken".to_vec());
+    drop(log);
+    disk.limit(None);
+    let (opened, found) = open(&disk, &options()).unwrap();
+    assert!(found == held && !opened.is_full);
 }
 
 #[test]

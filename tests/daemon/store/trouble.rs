@@ -391,6 +391,40 @@ fn on_a_full_disk_a_snapshot_makes_room_of_the_log() {
     assert_eq!(traces(&daemon.sessions()), [0].into());
 }
 
+/// The log alone has filled the disk before there was a snapshot.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_start_on_a_full_disk_takes_no_byte() {
+    let (store, tools) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let [library, _] = broken(tools.path(), SMALL_DISK);
+    let base = now();
+    let daemon = Daemon::start(store.path(), &[]);
+    assert_eq!(post(&daemon.otlp_http, &request(0, base)).unwrap().0, 200);
+    daemon.dies();
+    let full = [("LD_PRELOAD", library.to_str().unwrap()), ("BROKEN_DISK", "0")];
+    for _ in 0..2 {
+        let daemon = Daemon::start(store.path(), &full);
+        until(|| daemon.get("/readyz").contains("the disk of `store.directory` is full"));
+        let said = daemon.get("/readyz");
+        assert!(said.contains("the disk of `store.directory` is full"), "{said}");
+        let (status, answer) = post(&daemon.otlp_http, &request(1, base)).unwrap();
+        assert!(
+            status == 503 && answer.contains("the disk of `store.directory` is full"),
+            "{answer}"
+        );
+        assert_eq!(traces(&daemon.sessions()), [0].into());
+        until(|| daemon.metric("agentgauge_store_snapshot_failing") > 0.5);
+        daemon.ends_well();
+        let mut files = fs::read_dir(store.path()).unwrap();
+        assert!(
+            files.all(|file| !file.unwrap().file_name().to_str().unwrap().starts_with("snapshot-"))
+        );
+    }
+    let daemon = Daemon::start(store.path(), &[]);
+    assert_eq!(post(&daemon.otlp_http, &request(1, base)).unwrap().0, 200);
+    assert_eq!(traces(&daemon.sessions()), [0].into());
+}
+
 /// Calls that say that a sync failed, as long as a file is there.
 const BROKEN_SYNC: &str = r#"
     #define _GNU_SOURCE
