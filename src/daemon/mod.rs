@@ -224,10 +224,7 @@ impl Daemon {
         let stored = snapshots.as_ref().map(Snapshots::check);
         let snapshots = snapshots.map(|snapshots| {
             let stream = Stream { router: router.clone(), epoch: epoch.clone(), saved, pace };
-            let (stop, stopping) = watch::channel(false);
-            let (lose, lost) = watch::channel(false);
-            let task = health.vital.spawn("snapshots", snapshots.run(stream, stopping, lose));
-            SnapshotTask { stop, lost, task }
+            SnapshotTask::start(snapshots, stream, &health)
         });
         late_router.open(router.clone());
         let kafka = source(config, &receiver, &health, &stopping)?;
@@ -320,6 +317,15 @@ impl Daemon {
             let _ = task.await;
         }
         failed
+    }
+}
+
+impl SnapshotTask {
+    fn start(snapshots: Snapshots, stream: Stream, health: &Health) -> Self {
+        let (stop, stopping) = watch::channel(false);
+        let (lose, lost) = watch::channel(false);
+        let task = health.vital.spawn("snapshots", snapshots.run(stream, stopping, lose));
+        Self { stop, lost, task }
     }
 }
 

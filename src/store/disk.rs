@@ -107,7 +107,7 @@ pub trait DiskFile: Write + Send {
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
-    // `None` if the system does not identify directories.
+    // `None` if the directory cannot be opened.
     identity: Option<Identity>,
     // Held open, so that no other directory gets its identity.
     _opened: Option<Arc<File>>,
@@ -131,7 +131,7 @@ impl Folder {
     pub(super) fn there(path: &Path) -> Self {
         let opened = File::open(path).ok();
         let metadata = opened.as_ref().and_then(|opened| opened.metadata().ok());
-        let identity = metadata.as_ref().and_then(identity);
+        let identity = metadata.as_ref().map(identity);
         Self { path: path.to_owned(), identity, _opened: opened.map(Arc::new) }
     }
 
@@ -145,17 +145,17 @@ impl Folder {
     }
 }
 
-/// The identity of a directory; `None` if the system has none.
-fn identity(metadata: &fs::Metadata) -> Option<Identity> {
+/// The identity of a directory; on systems without inodes all are the same.
+fn identity(metadata: &fs::Metadata) -> Identity {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
-        Some((metadata.dev(), metadata.ino()))
+        (metadata.dev(), metadata.ino())
     }
     #[cfg(not(unix))]
     {
         let _ = metadata;
-        None
+        (0, 0)
     }
 }
 
@@ -255,7 +255,7 @@ impl Disk for Folder {
     fn is_there(&self) -> io::Result<bool> {
         let absent = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
         match fs::metadata(&self.path) {
-            Ok(found) => Ok(self.identity.is_none() || identity(&found) == self.identity),
+            Ok(found) => Ok(self.identity.is_none_or(|own| own == identity(&found))),
             Err(error) if absent.contains(&error.kind()) => Ok(false),
             Err(error) => Err(error),
         }
