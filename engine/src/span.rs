@@ -538,6 +538,11 @@ impl Span {
     pub(super) fn is_of_turn(&self) -> bool {
         self.scope == RECORD_SCOPE && self.trace_id.session_of_turn().is_some()
     }
+
+    /// When a turn from log records begins with it; `None`: it is no prompt.
+    pub fn prompts_at(&self) -> Option<Timestamp> {
+        (self.parent.is_none() && self.is_of_turn()).then_some(self.start)
+    }
 }
 
 impl Text {

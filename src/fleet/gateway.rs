@@ -1,6 +1,7 @@
 //! The gateway of a cluster: it sends the content of a request to the partitions of its traces, and acknowledges the request when
 //! the brokers have all of it.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,7 +24,7 @@ use super::outbox::{MAX_RECORD_BYTES, config, is_too_large, note_too_large};
 use super::topics::look;
 use super::wire::{Envelope, HOPS, Hop, Map, Message, Record, Response, pack, unpack};
 use crate::engine::assemble::Input;
-use crate::engine::span::{Target, TraceId};
+use crate::engine::span::{Target, Timestamp, TraceId};
 use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, SourceMetrics, Status};
 use crate::ingest::{Batch, Lacks, LeftOut, Overloaded, Sink};
 
@@ -244,6 +245,11 @@ impl Gateway {
                 }
             }
         }
+        // The latest prompt of a session first, as within one instance: each takes only the spans before the next one.
+        let mut traces: Vec<_> = traces.into_iter().collect();
+        traces.sort_by_key(|(id, inputs)| {
+            inputs.iter().find_map(prompts_at).map(|time| Reverse((time, *id)))
+        });
         for (trace, mut inputs) in traces {
             while !inputs.is_empty() {
                 let chunk = inputs.drain(..inputs.len().min(CHUNK)).collect();
@@ -382,6 +388,11 @@ impl ProducerContext for Deliveries {
             }
         }
     }
+}
+
+/// When a turn begins with an input that is a prompt.
+fn prompts_at(input: &Input) -> Option<Timestamp> {
+    if let Input::Span(span) = input { span.prompts_at() } else { None }
 }
 
 #[cfg(test)]
