@@ -192,15 +192,15 @@ fn told(
         let (saved, saved_known) = &checkpoints[owner.begin];
         assemble.restore(rmp_serde::from_slice(saved).unwrap());
         known.restore(rmp_serde::from_slice(saved_known).unwrap());
-        for place in owner.begin..owner.end {
-            apply((&mut assemble, &known), (place, records), times[place]);
+        for (place, time) in times.iter().enumerate().take(owner.end).skip(owner.begin) {
+            apply((&mut assemble, &known), (place, records), *time);
             let updates = assemble.drain(&known);
             known.learn(assemble.lessons());
             for mut update in updates {
                 update.revision += generation << 32;
                 let session = update.session.clone().unwrap();
                 let shard = route.session(&session.tenant, &session.id);
-                stages[shard].handle(update, times[place]);
+                stages[shard].handle(update, *time);
             }
             for update in stages.iter_mut().flat_map(Sessions::drain) {
                 let agent = update.agent.clone().unwrap().agent_name.to_string();

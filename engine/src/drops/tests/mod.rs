@@ -967,10 +967,10 @@ fn traces_that_ended_before_the_last_one_count_at_the_same_time() {
 fn versions_are_found_as_among_all_of_them_whatever_came_and_went() {
     let agent = |number: u64| -> AgentKey {
         let parts = AgentParts {
-            tenant: ["", "a"][usize::from(number % 7 == 0)].into(),
+            tenant: ["", "a"][usize::from(number.is_multiple_of(7))].into(),
             service_name: format!("{}", number % 3).into(),
             agent_version: format!("{}", number % 11).into(),
-            environment: ["", "test"][usize::from(number % 5 == 0)].into(),
+            environment: ["", "test"][usize::from(number.is_multiple_of(5))].into(),
             ..AgentParts::default()
         };
         parts.into()
@@ -980,9 +980,9 @@ fn versions_are_found_as_among_all_of_them_whatever_came_and_went() {
     for step in 0..3_000_u64 {
         let dice = xxh3_64_with_seed(&[], step);
         // Some are late, and now and then all are silent for so long that they are forgotten.
-        hour += if dice % 400 == 0 { 50_000 } else { dice % 3 };
+        hour += if dice.is_multiple_of(400) { 50_000 } else { dice % 3 };
         let observed = agent(dice >> 32);
-        let of = trace(hour - dice % 40, dice % 2 == 0);
+        let of = trace(hour - dice % 40, dice.is_multiple_of(2));
         told.drops.observe(&observed, [of], WallShift::default());
         let after = told.drops.settle(&DriftOptions::default(), &mut told.counts);
         let watches = &told.drops.watches;
