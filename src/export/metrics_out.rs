@@ -142,7 +142,7 @@ impl Requests {
     }
 
     /// Makes room for a point of a metric, and returns where it belongs.
-    fn data(&mut self, name: &str, help: &str, kind: Kind) -> Option<&mut metric::Data> {
+    fn data(&mut self, Head { name, help, kind }: Head<'_>) -> Option<&mut metric::Data> {
         if self.filling.points == MAX_POINTS {
             self.end();
         }
@@ -166,13 +166,8 @@ impl Requests {
         }
     }
 
-    fn number_point(
-        &mut self,
-        (name, help, kind): Head<'_>,
-        attributes: Vec<KeyValue>,
-        number: f64,
-    ) {
-        let start = if kind == Kind::Counter { self.begun } else { Timestamp::default() };
+    fn number_point(&mut self, head: Head<'_>, attributes: Vec<KeyValue>, number: f64) {
+        let start = if head.kind == Kind::Counter { self.begun } else { Timestamp::default() };
         let point = NumberDataPoint {
             attributes,
             start_time_unix_nano: start.0,
@@ -180,20 +175,20 @@ impl Requests {
             value: Some(number_data_point::Value::AsDouble(number)),
             ..NumberDataPoint::default()
         };
-        match self.data(name, help, kind) {
+        match self.data(head) {
             Some(metric::Data::Gauge(gauge)) => gauge.data_points.push(point),
             Some(metric::Data::Sum(sum)) => sum.data_points.push(point),
             _ => {}
         }
     }
 
-    fn histogram_point(&mut self, (name, help, kind): Head<'_>, point: HistogramDataPoint) {
+    fn histogram_point(&mut self, head: Head<'_>, point: HistogramDataPoint) {
         let point = HistogramDataPoint {
             start_time_unix_nano: self.begun.0,
             time_unix_nano: self.now.0,
             ..point
         };
-        if let Some(metric::Data::Histogram(histogram)) = self.data(name, help, kind) {
+        if let Some(metric::Data::Histogram(histogram)) = self.data(head) {
             histogram.data_points.push(point);
         }
     }
@@ -208,15 +203,19 @@ impl Requests {
             match family.get_field_type() {
                 MetricType::COUNTER => {
                     let number = series.get_counter().get_value();
-                    self.number_point((counter, help, Kind::Counter), labels, number);
+                    self.number_point(
+                        Head { name: counter, help, kind: Kind::Counter },
+                        labels,
+                        number,
+                    );
                 }
                 MetricType::GAUGE => {
                     let number = series.get_gauge().get_value();
-                    self.number_point((name, help, Kind::Gauge), labels, number);
+                    self.number_point(Head { name, help, kind: Kind::Gauge }, labels, number);
                 }
                 MetricType::HISTOGRAM => {
                     let point = own_histogram(labels, series.get_histogram());
-                    self.histogram_point((name, help, Kind::Histogram), point);
+                    self.histogram_point(Head { name, help, kind: Kind::Histogram }, point);
                 }
                 // We have none.
                 MetricType::SUMMARY | MetricType::UNTYPED => {}
@@ -242,7 +241,7 @@ impl Sink for Requests {
         number: f64,
     ) {
         let attributes = of_series(family, agent, values);
-        self.number_point((family.name, family.help, family.kind), attributes, number);
+        self.number_point(family.into(), attributes, number);
     }
 
     fn histogram(
@@ -267,7 +266,7 @@ impl Sink for Requests {
             exemplars: histogram.buckets.exemplars.iter().map(exemplar).collect(),
             ..HistogramDataPoint::default()
         };
-        self.histogram_point((family.name, family.help, family.kind), point);
+        self.histogram_point(family.into(), point);
     }
 
     fn is_full(&self) -> bool {
@@ -275,8 +274,19 @@ impl Sink for Requests {
     }
 }
 
-/// The name of a metric, its help text and its kind.
-type Head<'h> = (&'h str, &'h str, Kind);
+/// A metric, without its points.
+#[derive(Clone, Copy)]
+struct Head<'h> {
+    name: &'h str,
+    help: &'h str,
+    kind: Kind,
+}
+
+impl From<&Family> for Head<'static> {
+    fn from(Family { name, help, kind, .. }: &Family) -> Self {
+        Self { name, help, kind: *kind }
+    }
+}
 
 /// No points of a kind.
 fn data(kind: Kind) -> metric::Data {

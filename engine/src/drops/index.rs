@@ -11,11 +11,11 @@ use crate::tenants::{TenantHash, tenant_hash};
 /// The watched agents, by what they are looked up for.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Index {
-    // By a hash of all versions of an agent: these versions, in the order in which they were last heard of.
+    // By a hash of all versions of an agent: these versions, by the time of their last trace.
     versions: BTreeMap<u64, BTreeSet<(Timestamp, AgentKey)>>,
     // By version: the versions that began while it was the latest.
     after: BTreeMap<AgentKey, BTreeSet<AgentKey>>,
-    // By tenant: its agents, in the order in which they were last heard of.
+    // By tenant: its agents, by the time of their last trace.
     tenants: BTreeMap<TenantHash, BTreeSet<(Timestamp, AgentKey)>>,
 }
 
@@ -29,7 +29,7 @@ impl Index {
 
     /// Adds a watch.
     pub(super) fn insert(&mut self, agent: &AgentKey, watch: &AgentWatch) {
-        self.hear(agent, watch.told);
+        self.add_latest(agent, watch.told);
         if let Some(before) = before(agent, watch) {
             self.after.entry(before).or_default().insert(agent.clone());
         }
@@ -37,21 +37,21 @@ impl Index {
 
     /// Removes a watch.
     pub(super) fn remove(&mut self, agent: &AgentKey, watch: &AgentWatch) {
-        self.unhear(agent, watch.told);
+        self.remove_latest(agent, watch.told);
         if let Some(before) = before(agent, watch) {
             remove_from(&mut self.after, &before, agent);
         }
     }
 
-    /// Notes that an agent, of which something was last heard at `from`, was heard of at `to`.
+    /// Moves an agent whose last trace was at `from`, as it has one at `to`.
     pub(super) fn move_to(&mut self, agent: &AgentKey, from: Timestamp, to: Timestamp) {
         if from != to {
-            self.unhear(agent, from);
-            self.hear(agent, to);
+            self.remove_latest(agent, from);
+            self.add_latest(agent, to);
         }
     }
 
-    /// The other version of an agent that was heard of last.
+    /// The other version of an agent with the latest trace.
     pub(super) fn latest_before(&self, agent: &AgentKey) -> Option<&AgentKey> {
         let versions = self.versions.get(&agent.hash_of_all_versions())?.iter();
         versions.rev().map(|(_, version)| version).find(|version| *version != agent)
@@ -78,16 +78,16 @@ impl Index {
         oldest.min().map(|(_, agent)| agent)
     }
 
-    fn hear(&mut self, agent: &AgentKey, at: Timestamp) {
-        let heard = (at, agent.clone());
-        self.versions.entry(agent.hash_of_all_versions()).or_default().insert(heard.clone());
-        self.tenants.entry(tenant_hash(Some(&agent.tenant))).or_default().insert(heard);
+    fn add_latest(&mut self, agent: &AgentKey, at: Timestamp) {
+        let latest = (at, agent.clone());
+        self.versions.entry(agent.hash_of_all_versions()).or_default().insert(latest.clone());
+        self.tenants.entry(tenant_hash(Some(&agent.tenant))).or_default().insert(latest);
     }
 
-    fn unhear(&mut self, agent: &AgentKey, at: Timestamp) {
-        let heard = (at, agent.clone());
-        remove_from(&mut self.versions, &agent.hash_of_all_versions(), &heard);
-        remove_from(&mut self.tenants, &tenant_hash(Some(&agent.tenant)), &heard);
+    fn remove_latest(&mut self, agent: &AgentKey, at: Timestamp) {
+        let latest = (at, agent.clone());
+        remove_from(&mut self.versions, &agent.hash_of_all_versions(), &latest);
+        remove_from(&mut self.tenants, &tenant_hash(Some(&agent.tenant)), &latest);
     }
 }
 

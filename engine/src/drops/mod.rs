@@ -470,9 +470,9 @@ impl Drops {
             let Some(own) = self.watches.get_mut(agent) else { return ended };
             watch = own;
         }
-        let heard = watch.told;
+        let before = watch.told;
         watch.count(*at, trace, self.options.memory);
-        self.index.move_to(agent, heard, watch.told);
+        self.index.move_to(agent, before, watch.told);
         if trace.is_first() {
             let arrived = Timestamp(trace.touched_unix_nano);
             self.gaps.observe(agent, arrived, self.options.memory);
